@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from llvmlite import ir
@@ -18,7 +19,7 @@ from .isa import cpu
 from .isa.vector import Emitter, as_intrinsic, lanes_within, word
 from .machine.call import Call, In, Out, Work
 from .machine.inner import register_jitable
-from .machine.leaf import Leaf, generic
+from .machine.leaf import Leaf, Numbers, generic
 from .machine.status import INDEX_OUT_OF_RANGE, OK
 
 INTS = ("u1", "u2", "u4", "u8")
@@ -31,7 +32,7 @@ SHUFFLED = 16             # elements of a vector that is shuffled, at most: wide
 STRIP = 256               # columns that one unit of a scatter adds
 
 
-class Axis(NamedTuple):
+class MoveAxis(NamedTuple):
     """One axis of a move: elements, source stride, destination stride (in elements; a source stride may be 0 or negative)."""
 
     n: int
@@ -39,44 +40,72 @@ class Axis(NamedTuple):
     target: int
 
 
+@dataclass(frozen=True)
+class MoveBox(Numbers):
+    """What the leaves of a move read: where the box begins in x and y; n elements of its inner axis, `step` apart in x
+    and `stride` apart in y; the m of a second one (tiles); and OUTER outer axes, the innermost first."""
+
+    x_start: int
+    y_start: int
+    n: int
+    step: int
+    m: int
+    stride: int
+    n0: int
+    x0: int
+    y0: int
+    n1: int
+    x1: int
+    y1: int
+    n2: int
+    x2: int
+    y2: int
+    n3: int
+    x3: int
+    y3: int
+    n4: int
+    x4: int
+    y4: int
+    n5: int
+    x5: int
+    y5: int
+    n6: int
+    x6: int
+    y6: int
+
+
 @register_jitable(error_model="numpy")
-def _offset(r: int, n0: int, s0: int, n1: int, s1: int, n2: int, s2: int, n3: int, s3: int, n4: int, s4: int,
-            n5: int, s5: int, s6: int) -> int:
-    """The offset of row r, axis 0 running fastest. Axes beyond the last are of size 1, so the walk ends early."""
-    at = r % n0 * s0
-    r //= n0
+def _starts(r: int, b: Any) -> tuple[int, int]:
+    """Where row r of a box begins in x and y, axis 0 running fastest. Axes beyond the last are of size 1, so the walk
+    ends early."""
+    at, to = b.x_start + r % b.n0 * b.x0, b.y_start + r % b.n0 * b.y0
+    r //= b.n0
     if r > 0:
-        at += r % n1 * s1
-        r //= n1
+        at, to = at + r % b.n1 * b.x1, to + r % b.n1 * b.y1
+        r //= b.n1
         if r > 0:
-            at += r % n2 * s2
-            r //= n2
+            at, to = at + r % b.n2 * b.x2, to + r % b.n2 * b.y2
+            r //= b.n2
             if r > 0:
-                at += r % n3 * s3
-                r //= n3
+                at, to = at + r % b.n3 * b.x3, to + r % b.n3 * b.y3
+                r //= b.n3
                 if r > 0:
-                    at += r % n4 * s4
-                    r //= n4
-                    at += r % n5 * s5 + r // n5 * s6
-    return at
-
-
-_AXES = ", ".join(["i8"] * (3 * OUTER - 1))
+                    at, to = at + r % b.n4 * b.x4, to + r % b.n4 * b.y4
+                    r //= b.n4
+                    at, to = at + r % b.n5 * b.x5 + r // b.n5 * b.x6, to + r % b.n5 * b.y5 + r // b.n5 * b.y6
+    return at, to
 
 
 def _move_rows(size: int, copy_rows: Any) -> Any:
-    def move_rows(x: Any, y: Any, lo: int, hi: int, x_start: int, y_start: int, n: int, step: int, stride: int,
-                  n0: int, x0: int, y0: int, n1: int, x1: int, y1: int, n2: int, x2: int, y2: int, n3: int, x3: int, y3: int,
-                  n4: int, x4: int, y4: int, n5: int, x5: int, y5: int, x6: int, y6: int) -> None:
-        """y[y_start + row + i * stride] = x[x_start + row + i * step], i < n; a unit of range is a row."""
-        row = lo
+    def move_rows(x: Any, y: Any, b: Any, lo: int, hi: int) -> None:
+        """y[to + i * stride] = x[at + i * step], i < n, where a row begins; a unit of range is a row."""
+        n, step, stride, row = b.n, b.step, b.stride, lo
         while row < hi:
-            at = x_start + _offset(row, n0, x0, n1, x1, n2, x2, n3, x3, n4, x4, n5, x5, x6)
-            to = y_start + _offset(row, n0, y0, n1, y1, n2, y2, n3, y3, n4, y4, n5, y5, y6)
-            run = min(n0 - row % n0, hi - row)
+            at, to = _starts(row, b)
+            run = min(b.n0 - row % b.n0, hi - row)
             row += run
             if stride == 1 and step == 1:
-                copy_rows(run, n, x.ctypes.data + at * size, x0 * size, y.ctypes.data + to * size, y0 * size)
+                copy_rows(run, n, x.ctypes.data + at * size, b.x0 * size, y.ctypes.data + to * size, b.y0 * size)
                 continue
             for _ in range(run):
                 if stride == 1 and step == 0:
@@ -86,8 +115,8 @@ def _move_rows(size: int, copy_rows: Any) -> Any:
                 else:
                     for i in range(n):
                         y[to + i * stride] = x[at + i * step]
-                at += x0
-                to += y0
+                at += b.x0
+                to += b.y0
     return move_rows
 
 
@@ -114,22 +143,20 @@ def _row_leaf(itemsize: int, path: cpu.Cpu) -> Leaf:
             return [e.b.add(at[0], x_step), e.b.add(at[1], y_step)]
         e.loop(0, rows, 1, [x, y], row)
     copy_rows = as_intrinsic(f"copy_rows_{bits}_{path.name}", "rows, n, x, x_step, y, y_step", path, emit)
-    return Leaf(_move_rows(itemsize, copy_rows), f"{bits}[:], {bits}[:], lo, hi, i8, i8, i8, i8, i8, {_AXES}")
+    return Leaf(_move_rows(itemsize, copy_rows), f"{bits}[:], {bits}[:], numbers, lo, hi", numbers=MoveBox)
 
 
 def _move_tiles(size: int, tile: int, transpose: Any) -> Any:
-    def move_tiles(x: Any, y: Any, lo: int, hi: int, x_start: int, y_start: int, n: int, step: int, m: int, stride: int,
-                   n0: int, x0: int, y0: int, n1: int, x1: int, y1: int, n2: int, x2: int, y2: int, n3: int, x3: int, y3: int,
-                   n4: int, x4: int, y4: int, n5: int, x5: int, y5: int, x6: int, y6: int) -> None:
-        """y[y_start + j * stride + i] = x[x_start + i * step + j], i < n, j < m; a unit is a strip of TILE values of j."""
+    def move_tiles(x: Any, y: Any, b: Any, lo: int, hi: int) -> None:
+        """y[to + j * stride + i] = x[at + i * step + j], i < n, j < m; a unit is a strip of TILE values of j."""
+        n, step, m, stride = b.n, b.step, b.m, b.stride
         strips = (m + TILE - 1) // TILE
         outer, start, at, to = lo // strips, lo % strips * TILE, 0, 0
         for unit in range(lo, hi):
             if start >= m:
                 outer, start = outer + 1, 0
             if start == 0 or unit == lo:
-                at = x_start + _offset(outer, n0, x0, n1, x1, n2, x2, n3, x3, n4, x4, n5, x5, x6)
-                to = y_start + _offset(outer, n0, y0, n1, y1, n2, y2, n3, y3, n4, y4, n5, y5, y6)
+                at, to = _starts(outer, b)
             stop = min(start + TILE, m)
             whole_j = start + (stop - start) // tile * tile
             whole_i = n if n > tile else n // tile * tile
@@ -156,20 +183,19 @@ def _tile_leaf(itemsize: int, path: cpu.Cpu) -> Leaf:
         for k, row in enumerate(e.transpose(rows)):
             e.store(row, e.address(y, e.times(stride, k)))
     transpose = as_intrinsic(f"transpose_{bits}_{tile}_{path.name}", "x, step, y, stride", path, emit)
-    return Leaf(_move_tiles(itemsize, tile, transpose), f"{bits}[:], {bits}[:], lo, hi, i8, i8, i8, i8, i8, i8, {_AXES}",
-                key=f"tile={tile}")
+    return Leaf(_move_tiles(itemsize, tile, transpose), f"{bits}[:], {bits}[:], numbers, lo, hi", key=f"tile={tile}",
+                numbers=MoveBox)
 
 
 def _move_few(size: int, few: int, mixes: bool, shuffled: Any) -> Any:
-    def move_few(x: Any, y: Any, lo: int, hi: int, x_start: int, y_start: int, n: int, apart: int,
-                 n0: int, x0: int, y0: int, n1: int, x1: int, y1: int, n2: int, x2: int, y2: int, n3: int, x3: int, y3: int,
-                 n4: int, x4: int, y4: int, n5: int, x5: int, y5: int, x6: int, y6: int) -> None:
-        """Few runs of n elements that lie `apart` on one side, element by element on the other; a unit is LONG of each, or what is left."""
+    def move_few(x: Any, y: Any, b: Any, lo: int, hi: int) -> None:
+        """Few runs of n elements, `step` apart in x where it mixes them, else `stride` apart in y, that lie element by
+        element on the other side; a unit is LONG of each, or what is left."""
+        n, apart = b.n, b.step if mixes else b.stride
         parts = max(1, n // LONG)
         for unit in range(lo, hi):
             outer, part = unit // parts, unit % parts
-            at = x_start + _offset(outer, n0, x0, n1, x1, n2, x2, n3, x3, n4, x4, n5, x5, x6)
-            to = y_start + _offset(outer, n0, y0, n1, y1, n2, y2, n3, y3, n4, y4, n5, y5, y6)
+            at, to = _starts(outer, b)
             first = part * LONG
             count = n - first if part == parts - 1 else LONG
             at, to = (at + first, to + first * few) if mixes else (at + first * few, to + first)
@@ -193,8 +219,8 @@ def _few_leaf(itemsize: int, few: int, mixes: bool, lanes: int, path: cpu.Cpu) -
                 e.store(part, place)
         e.along(n, lanes, vectors)
     shuffled = as_intrinsic(f"few_{bits}_{few}_{mixes}_{lanes}_{path.name}", "n, x, y, apart", path, emit)
-    return Leaf(_move_few(itemsize, few, mixes, shuffled), f"{bits}[:], {bits}[:], lo, hi, i8, i8, i8, i8, {_AXES}",
-                key=f"{few} {mixes} {lanes} {path.name}")
+    return Leaf(_move_few(itemsize, few, mixes, shuffled), f"{bits}[:], {bits}[:], numbers, lo, hi",
+                key=f"{few} {mixes} {lanes} {path.name}", numbers=MoveBox)
 
 
 MODES = {"reflect": 0, "edge": 1, "wrap": 2}
@@ -241,14 +267,14 @@ def strides(shape: Sequence[int]) -> list[int]:
     return [math.prod(shape[i + 1:]) for i in range(len(shape))]
 
 
-def merged(axes: Sequence[Axis]) -> list[Axis]:
+def merged(axes: Sequence[MoveAxis]) -> list[MoveAxis]:
     """The same box, outermost axis first, with axes of one element dropped and neighbours that make one walk joined."""
-    found: list[Axis] = []
+    found: list[MoveAxis] = []
     for axis in axes:
         if axis.n == 1:
             continue
         if found and found[-1].source == axis.source * axis.n and found[-1].target == axis.target * axis.n:
-            found[-1] = Axis(found[-1].n * axis.n, axis.source, axis.target)
+            found[-1] = MoveAxis(found[-1].n * axis.n, axis.source, axis.target)
         else:
             found.append(axis)
     return found
@@ -264,7 +290,7 @@ def fill_call(target: Any, value: int, n: int, itemsize: int) -> Call:
     return Call(fill[BITS[itemsize]], (target, value), n, 4096 // itemsize, n * itemsize * 0.04)
 
 
-def move(source: In | Work, target: Out | Work, axes: Sequence[Axis], itemsize: int, source_start: int = 0,
+def move(source: In | Work, target: Out | Work, axes: Sequence[MoveAxis], itemsize: int, source_start: int = 0,
          target_start: int = 0) -> list[Call]:
     """The Calls that move a box. `source` and `target` are seen flat; starts are element offsets.
 
@@ -272,10 +298,9 @@ def move(source: In | Work, target: Out | Work, axes: Sequence[Axis], itemsize: 
     """
     if any(axis.n == 0 for axis in axes):
         return []
-    box = merged(axes) or [Axis(1, 1, 1)]
+    box = merged(axes) or [MoveAxis(1, 1, 1)]
     size = math.prod(axis.n for axis in box)
     inner, outer = box[-1], box[:-1]
-    head: list[int]
     other = next((axis for axis in outer if axis.source == 1), None) if inner.target == 1 and inner.source not in (0, 1) else None
     if other is not None and (fitting := _few(source, target, inner, other, outer, itemsize, source_start, target_start)) is not None:
         return [fitting]
@@ -286,7 +311,7 @@ def move(source: In | Work, target: Out | Work, axes: Sequence[Axis], itemsize: 
     if other is not None and min(inner.n, other.n) >= tile:
         outer.remove(other)
         leaf = _tile_leaf(itemsize, cpu.current())
-        head = [inner.n, inner.source, other.n, other.target]
+        head = (source_start, target_start, inner.n, inner.source, other.n, other.target)
         units, grain, cost = -(-other.n // TILE), 1, size * itemsize * 0.12
     else:
         calls = []
@@ -296,42 +321,44 @@ def move(source: In | Work, target: Out | Work, axes: Sequence[Axis], itemsize: 
                 at = pieces * PIECE
                 tail_box = [*outer, inner._replace(n=rest)]
                 calls = move(source, target, tail_box, itemsize, source_start + at * inner.source, target_start + at * inner.target)
-            outer = [*outer, Axis(pieces, PIECE * inner.source, PIECE * inner.target)]
+            outer = [*outer, MoveAxis(pieces, PIECE * inner.source, PIECE * inner.target)]
             inner = inner._replace(n=PIECE)
             return [*calls, *_rows(source, target, outer, inner, itemsize, source_start, target_start)]
         return _rows(source, target, outer, inner, itemsize, source_start, target_start)
-    return [_box_call(leaf, source, target, [source_start, target_start, *head], outer, units, grain, cost)]
+    return [_box_call(leaf, source, target, head, outer, units, grain, cost)]
 
 
-def _few(source: In | Work, target: Out | Work, inner: Axis, other: Axis, outer: list[Axis], itemsize: int, source_start: int,
-         target_start: int) -> Call | None:
+def _few(source: In | Work, target: Out | Work, inner: MoveAxis, other: MoveAxis, outer: list[MoveAxis], itemsize: int,
+         source_start: int, target_start: int) -> Call | None:
     """The call where one of the two axes is short and those elements lie together on one side; else None."""
     mixes = inner.n < other.n
-    few, n, apart = (inner.n, other.n, inner.source) if mixes else (other.n, inner.n, other.target)
+    few, n = (inner.n, other.n) if mixes else (other.n, inner.n)
     if few > FEW or (other.target if mixes else inner.source) != few:
         return None
     path = cpu.current()
     leaf = _few_leaf(itemsize, few, mixes, min(SHUFFLED, lanes_within(BITS[itemsize], n, path)), path)
     size = few * n * math.prod(axis.n for axis in outer if axis is not other)
-    return _box_call(leaf, source, target, [source_start, target_start, n, apart], [axis for axis in outer if axis is not other],
-                     max(1, n // LONG), max(1, LONG // (few * min(n, LONG))), size * itemsize * 0.06)
+    head = (source_start, target_start, n, inner.source, few, other.target)
+    return _box_call(leaf, source, target, head, [axis for axis in outer if axis is not other], max(1, n // LONG),
+                     max(1, LONG // (few * min(n, LONG))), size * itemsize * 0.06)
 
 
-def _rows(source: In | Work, target: Out | Work, outer: list[Axis], inner: Axis, itemsize: int, source_start: int,
-          target_start: int) -> list[Call]:
+def _rows(source: In | Work, target: Out | Work, outer: list[MoveAxis], inner: MoveAxis, itemsize: int,
+          source_start: int, target_start: int) -> list[Call]:
     size = inner.n * math.prod(axis.n for axis in outer)
-    head = [source_start, target_start, inner.n, inner.source, inner.target]
+    head = (source_start, target_start, inner.n, inner.source, 1, inner.target)
     cost = size * (itemsize * 0.05 if inner.target == 1 and inner.source in (0, 1) else 1.0) + size / inner.n * 4.0
     return [_box_call(_row_leaf(itemsize, cpu.current()), source, target, head, outer, 1, max(1, 1024 // inner.n), cost)]
 
 
-def _box_call(leaf: Leaf, source: Any, target: Any, head: list[int], outer: list[Axis], units: int, grain: int, cost: float) -> Call:
-    """A call over the outer axes times `units`."""
+def _box_call(leaf: Leaf, source: Any, target: Any, head: tuple[int, ...], outer: list[MoveAxis], units: int,
+              grain: int, cost: float) -> Call:
+    """A call over the outer axes times `units`; `head` is what a box has before them."""
     assert len(outer) <= OUTER, f"a move of rank {len(outer) + 1}"
     n = units * math.prod(axis.n for axis in outer)
-    walk = outer[::-1] + [Axis(1, 0, 0)] * (OUTER - len(outer))
-    tail = [value for axis in walk for value in axis][:-3] + list(walk[-1][1:])
-    return Call(leaf, (source, target, *head, *tail), n, grain, cost)
+    walk = outer[::-1] + [MoveAxis(1, 0, 0)] * (OUTER - len(outer))
+    box = MoveBox(*head, *(value for axis in walk for value in axis))
+    return Call(leaf, (source, target, box), n, grain, cost)
 
 
 def _gather(x: Any, index: Any, y: Any, lo: int, hi: int) -> int:

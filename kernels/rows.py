@@ -18,7 +18,7 @@ from .isa import cpu, mathlib
 from .isa.vector import ELEMENTS, INT32, Emitter, as_intrinsic, itemsize, vector, word
 from .machine.call import Call, In, Out, Work
 from .machine.leaf import Leaf
-from .move import Axis, move
+from .move import MoveAxis, move
 
 SUMMED = 512              # elements that are summed by themselves
 UNROLL = 4
@@ -246,7 +246,8 @@ def _row_leaf(name: str, dtype: str, path: cpu.Cpu) -> Leaf:
 
 def to_rows(source: In | Work, target: Out | Work, outer: int, n: int, inner: int, itemsize: int) -> list[Call]:
     """Move [outer, n, inner] to [outer, inner, n], both flat."""
-    return move(source, target, [Axis(outer, n * inner, n * inner), Axis(inner, 1, n), Axis(n, inner, 1)], itemsize)
+    return move(source, target, [MoveAxis(outer, n * inner, n * inner), MoveAxis(inner, 1, n), MoveAxis(n, inner, 1)],
+                itemsize)
 
 
 def row_calls(name: str, dtype: str, shape: Sequence[int], axis: int, inputs: int, output: int = 0) -> list[Call]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from ..gemm.micro import columns, copy, outer, transpose
@@ -20,7 +21,7 @@ from ..isa import cpu, mathlib
 from ..isa.half import HALVES, widen_rows, widen_turned
 from ..isa.vector import Emitter, as_intrinsic, itemsize, vector
 from ..machine.inner import register_jitable
-from ..machine.leaf import Leaf
+from ..machine.leaf import Leaf, Numbers
 from ..reduce import block_product
 
 QUERIES, KEYS = 64, 256
@@ -29,6 +30,30 @@ SKEW = 64
 """Bytes added to the rows of scratch blocks: rows a power of two apart would fight for the same cache sets."""
 NO_MASK, KEY_MASK, FULL_MASK = 0, 1, 2
 """How a mask is read: not at all; one number per key; one per query and key."""
+
+
+@dataclass(frozen=True)
+class AttentionSizes(Numbers):
+    """What the leaves read beside arrays, the scale of the scores and their cap: sizes, and how mask and operands lie."""
+
+    heads: int
+    group: int                    # heads per key head
+    queries: int
+    keys: int
+    d: int                        # size of a query and a key
+    e: int                        # and of a value
+    causal: int                   # query i sees keys up to i + causal
+    layout: int
+    mode: int                     # of the mask
+    mask_b: int                   # elements from one batch of the mask to the next
+    mask_h: int                   # from head to head
+    mask_t: int                   # from query to query
+
+
+SIZES = "T, T, numbers, lo, hi"
+"""scale, cap, the other sizes, and the range."""
+FAR = 1 << 40
+"""A causal offset under which nothing is hidden."""
 
 
 def blocks(queries: int) -> int:
@@ -224,16 +249,11 @@ def _steps(swapped, heads, positions, size):  # type: ignore[no-untyped-def]
 
 
 @register_jitable
-def geometry(layout, heads, group, queries, keys, d, e):  # type: ignore[no-untyped-def]
-    """The steps of q, k, v and y."""
-    return (_steps(layout & 1, heads, queries, d), _steps(layout & 2, heads // group, keys, d), _steps(layout & 4, heads // group, keys, e),
-            _steps(layout & 8, heads, queries, e))
-
-
-SIZES = "T, T, " + ", ".join(["i8"] * 12) + ", lo, hi"
-"""scale, cap, heads, heads per key head, queries, keys, sizes of a query and a value, causal offset, layout, mask mode and its steps."""
-FAR = 1 << 40
-"""A causal offset under which nothing is hidden."""
+def geometry(s: Any) -> Any:
+    """The steps of q, k, v and y of attention s (`AttentionSizes`)."""
+    key_heads = s.heads // s.group
+    return (_steps(s.layout & 1, s.heads, s.queries, s.d), _steps(s.layout & 2, key_heads, s.keys, s.d),
+            _steps(s.layout & 4, key_heads, s.keys, s.e), _steps(s.layout & 8, s.heads, s.queries, s.e))
 
 
 def attention_leaf(dtype: str, capped: bool = False) -> Leaf:
@@ -244,7 +264,8 @@ def attention_leaf(dtype: str, capped: bool = False) -> Leaf:
 @functools.cache
 def _forward_leaf(dtype: str, capped: bool, path: cpu.Cpu) -> Leaf:
     signature = "T[:], T[:], T[:], T[:], T[:], T[:], T[w,:], " + SIZES
-    return Leaf(forward_body(dtype, dtype, capped, path), signature.replace("T", dtype), key=f"{path.name}-{capped}")
+    return Leaf(forward_body(dtype, dtype, capped, path), signature.replace("T", dtype), key=f"{path.name}-{capped}",
+                numbers=AttentionSizes)
 
 
 def forward_body(dtype: str, mask_dtype: str, capped: bool, path: cpu.Cpu) -> Callable[..., None]:
@@ -253,9 +274,9 @@ def forward_body(dtype: str, mask_dtype: str, capped: bool, path: cpu.Cpu) -> Ca
     cap_scores = _block_pass("cap", dtype, path)
     product, fold, pack, apply_mask = outer(dtype), _block_pass("fold", dtype, path), _packer(dtype, path), _masker(dtype, mask_dtype, path)
 
-    def attention(q, k, v, mask, y, lse, scratch, scale, cap, heads, group, queries, keys, d, e, causal, layout,  # type: ignore[no-untyped-def]
-                  mode, m_b, m_h, m_t, lo, hi):
-        (q_b, q_h, q_t), (k_b, k_h, k_t), (v_b, v_h, v_t), (y_b, y_h, y_t) = geometry(layout, heads, group, queries, keys, d, e)
+    def attention(q, k, v, mask, y, lse, scratch, scale, cap, s, lo, hi):  # type: ignore[no-untyped-def]
+        heads, group, queries, keys, d, e, causal = s.heads, s.group, s.queries, s.keys, s.d, s.e, s.causal
+        (q_b, q_h, q_t), (k_b, k_h, k_t), (v_b, v_h, v_t), (y_b, y_h, y_t) = geometry(s)
         block = min(queries, QUERIES)
         row = (block + step - 1) // step * step + SKEW // size
         blocks = (queries + block - 1) // block
@@ -271,6 +292,7 @@ def forward_body(dtype: str, mask_dtype: str, capped: bool, path: cpu.Cpu) -> Ca
             filled = (rows + step - 1) // step * step
             from_q, to = b * q_b + h * q_h + i0 * q_t, b * y_b + h * y_h + i0 * y_t
             from_k, from_v = b * k_b + h // group * k_h, b * v_b + h // group * v_h
+            mask_at = b * s.mask_b + h * s.mask_h + i0 * s.mask_t
             pack(scratch, 0, row, rows, filled, q, from_q, q_t, d, scale)
             for i in range(filled):
                 scratch[largest + i], scratch[total + i] = -math.inf, 0
@@ -281,7 +303,8 @@ def forward_body(dtype: str, mask_dtype: str, capped: bool, path: cpu.Cpu) -> Ca
                         base, row * size, base + scores * size, row * size, 0)
                 if capped:
                     cap_scores(deep, filled, base + scores * size, 0, row * size, base + number * size)
-                apply_mask(scratch, scores, spare, row, deep, rows, mask, mode, b * m_b + h * m_h + i0 * m_t + j0, m_t, j0, i0 + causal)
+                apply_mask(scratch, scores, spare, row, deep, rows, mask, s.mode, mask_at + j0, s.mask_t, j0,
+                           i0 + causal)
                 fold(deep, filled, base + scores * size, row * size, base + largest * size, base + total * size, base + factor * size)
                 if j0 > 0:
                     for i in range(rows):
@@ -307,7 +330,8 @@ def attention_grad_leaf(dtype: str, capped: bool = False) -> Leaf:
 @functools.cache
 def _backward_leaf(dtype: str, capped: bool, path: cpu.Cpu) -> Leaf:
     signature = ", ".join(["T[:]"] * 10) + ", T[w,:], " + SIZES
-    return Leaf(backward_body(dtype, dtype, capped, path), signature.replace("T", dtype), key=f"{path.name}-{capped}")
+    return Leaf(backward_body(dtype, dtype, capped, path), signature.replace("T", dtype), key=f"{path.name}-{capped}",
+                numbers=AttentionSizes)
 
 
 def backward_body(dtype: str, mask_dtype: str, capped: bool, path: cpu.Cpu) -> Callable[..., None]:
@@ -317,9 +341,9 @@ def backward_body(dtype: str, mask_dtype: str, capped: bool, path: cpu.Cpu) -> C
 
     cap_scores, multiply = _block_pass("cap_sloped", dtype, path), _multiplier(dtype, path)
 
-    def attention_grad(g, q, k, v, mask, y, lse, dq, dk, dv, scratch, scale, cap, heads, group, queries, keys, d, e,  # type: ignore[no-untyped-def]
-                       causal, layout, mode, m_b, m_h, m_t, lo, hi):
-        (q_b, q_h, q_t), (k_b, k_h, k_t), (v_b, v_h, v_t), (y_b, y_h, y_t) = geometry(layout, heads, group, queries, keys, d, e)
+    def attention_grad(g, q, k, v, mask, y, lse, dq, dk, dv, scratch, scale, cap, s, lo, hi):  # type: ignore
+        heads, group, queries, keys, d, e, causal = s.heads, s.group, s.queries, s.keys, s.d, s.e, s.causal
+        (q_b, q_h, q_t), (k_b, k_h, k_t), (v_b, v_h, v_t), (y_b, y_h, y_t) = geometry(s)
         block = min(queries, QUERIES)
         row = (block + step - 1) // step * step + SKEW // size
         weights = (d + e) * row
@@ -340,6 +364,7 @@ def backward_body(dtype: str, mask_dtype: str, capped: bool, path: cpu.Cpu) -> C
                     rows = min(block, queries - i0)
                     filled = (rows + step - 1) // step * step
                     at_q, at_y, line = b * q_b + h * q_h + i0 * q_t, b * y_b + h * y_h + i0 * y_t, (b * heads + h) * queries + i0
+                    mask_at = b * s.mask_b + h * s.mask_h + i0 * s.mask_t
                     pack(scratch, 0, row, rows, filled, q, at_q, q_t, d, scale)
                     pack(scratch, d * row, row, rows, filled, g, at_y, y_t, e, scratch.dtype.type(1))
                     for i in range(filled):
@@ -354,7 +379,7 @@ def backward_body(dtype: str, mask_dtype: str, capped: bool, path: cpu.Cpu) -> C
                         product(deep, filled, d, k.ctypes.data + j_k, k_t * size, size, base, row * size, base + weights * size, row * size, 0)
                         if capped:
                             cap_scores(deep, filled, base + weights * size, base + slopes * size, row * size, base + (number + 1) * size)
-                        apply_mask(scratch, weights, spare, row, deep, rows, mask, mode, b * m_b + h * m_h + i0 * m_t + j0, m_t, j0,
+                        apply_mask(scratch, weights, spare, row, deep, rows, mask, s.mode, mask_at + j0, s.mask_t, j0,
                                    i0 + causal)
                         product(deep, filled, e, v.ctypes.data + j_v, v_t * size, size, base + d * row * size, row * size,
                                 base + grads * size, row * size, 0)

@@ -12,7 +12,10 @@ from typing import Any
 from ..isa import cpu
 from ..isa.half import narrow_rows, widen_rows
 from ..machine.leaf import Leaf
-from .float32 import QUERIES, SIZES, backward_body, forward_body, geometry, named, scratch_elements
+from .float32 import QUERIES, SIZES, AttentionSizes, backward_body, forward_body, geometry, named, scratch_elements
+
+OneHead: Any = AttentionSizes.body()
+"""What the float32 kernel reads: its operands are those of one key head."""
 
 
 def half_scratch_elements(queries: int, keys: int, size: int, value_size: int, group: int, backward: bool, capped: bool) -> tuple[int, int]:
@@ -51,9 +54,9 @@ def _forward_leaf(dtype: str, mask: str, capped: bool, path: cpu.Cpu) -> Leaf:
     attend = named(forward_body("f4", mask, capped, path), mask, capped, path.name)
     widened, rounded = _converters(dtype, path)
 
-    def attention_half(q, k, v, mask, y, lse, scratch, inner, scale, cap, heads, group, queries, keys, d, e, causal,  # type: ignore[no-untyped-def]
-                       layout, mode, m_b, m_h, m_t, lo, hi):
-        (q_b, q_h, q_t), (k_b, k_h, k_t), (v_b, v_h, v_t), (y_b, y_h, y_t) = geometry(layout, heads, group, queries, keys, d, e)
+    def attention_half(q, k, v, mask, y, lse, scratch, inner, scale, cap, s, lo, hi):  # type: ignore[no-untyped-def]
+        heads, group, queries, keys, d, e = s.heads, s.group, s.queries, s.keys, s.d, s.e
+        (q_b, q_h, q_t), (k_b, k_h, k_t), (v_b, v_h, v_t), (y_b, y_h, y_t) = geometry(s)
         block = min(queries, QUERIES)
         blocks = (queries + block - 1) // block
         wide_v = inner + keys * d
@@ -68,12 +71,15 @@ def _forward_leaf(dtype: str, mask: str, capped: bool, path: cpu.Cpu) -> Leaf:
                 widened(keys, d, k, b * k_b + h // group * k_h, k_t, scratch, inner)
                 widened(keys, e, v, b * v_b + h // group * v_h, v_t, scratch, wide_v)
             widened(rows, d, q, b * q_b + h * q_h + i0 * q_t, q_t, scratch, wide_q)
-            attend(scratch[wide_q:], scratch[inner:], scratch[wide_v:], mask[b * m_b + h * m_h + i0 * m_t:], scratch[wide_y:], lse[line:],
-                   scratch, scale, cap, 1, 1, rows, keys, d, e, causal + i0, 0, mode, 0, 0, m_t, 0, 1)
+            seen = mask[b * s.mask_b + h * s.mask_h + i0 * s.mask_t:]
+            own = OneHead(1, 1, rows, keys, d, e, s.causal + i0, 0, s.mode, 0, 0, s.mask_t)
+            attend(scratch[wide_q:], scratch[inner:], scratch[wide_v:], seen, scratch[wide_y:], lse[line:], scratch,
+                   scale, cap, own, 0, 1)
             rounded(rows, e, scratch, wide_y, y, b * y_b + h * y_h + i0 * y_t, y_t)
 
     signature = f"T[:], T[:], T[:], {mask}[:], T[:], f4[:], f4[w,:], i8, " + SIZES.replace("T", "f4")
-    return Leaf(attention_half, signature.replace("T", dtype), key=f"{dtype}-{mask}-{path.name}-{capped}")
+    return Leaf(attention_half, signature.replace("T", dtype), key=f"{dtype}-{mask}-{path.name}-{capped}",
+                numbers=AttentionSizes)
 
 
 @functools.cache
@@ -81,9 +87,10 @@ def _backward_leaf(dtype: str, mask: str, capped: bool, path: cpu.Cpu) -> Leaf:
     pull = named(backward_body("f4", mask, capped, path), mask, capped, path.name)
     widened, rounded = _converters(dtype, path)
 
-    def attention_half_grad(g, q, k, v, mask, y, lse, dq, dk, dv, scratch, inner, scale, cap, heads, group, queries,  # type: ignore[no-untyped-def]
-                            keys, d, e, causal, layout, mode, m_b, m_h, m_t, lo, hi):
-        (q_b, q_h, q_t), (k_b, k_h, k_t), (v_b, v_h, v_t), (y_b, y_h, y_t) = geometry(layout, heads, group, queries, keys, d, e)
+    def attention_half_grad(g, q, k, v, mask, y, lse, dq, dk, dv, scratch, inner, scale, cap, s, lo, hi):  # type: ignore
+        heads, group, queries, keys, d, e = s.heads, s.group, s.queries, s.keys, s.d, s.e
+        (q_b, q_h, q_t), (k_b, k_h, k_t), (v_b, v_h, v_t), (y_b, y_h, y_t) = geometry(s)
+        own = OneHead(group, group, queries, keys, d, e, s.causal, 0, s.mode, 0, s.mask_h, s.mask_t)
         wide_v = inner + keys * d
         wide_dk = wide_v + keys * e
         wide_dv = wide_dk + keys * d
@@ -101,13 +108,14 @@ def _backward_leaf(dtype: str, mask: str, capped: bool, path: cpu.Cpu) -> Leaf:
                 widened(queries, d, q, at_q + i * q_h, q_t, scratch, wide_q + i * queries * d)
                 widened(queries, e, g, at_y + i * y_h, y_t, scratch, wide_g + i * queries * e)
                 widened(queries, e, y, at_y + i * y_h, y_t, scratch, wide_y + i * queries * e)
-            pull(scratch[wide_g:], scratch[wide_q:], scratch[inner:], scratch[wide_v:], mask[b * m_b + h * m_h:], scratch[wide_y:],
-                 lse[(b * heads + h) * queries:], scratch[wide_dq:], scratch[wide_dk:], scratch[wide_dv:], scratch, scale, cap, group, group,
-                 queries, keys, d, e, causal, 0, mode, 0, m_h, m_t, 0, 1)
+            seen, line = mask[b * s.mask_b + h * s.mask_h:], (b * heads + h) * queries
+            pull(scratch[wide_g:], scratch[wide_q:], scratch[inner:], scratch[wide_v:], seen, scratch[wide_y:], lse[line:],
+                 scratch[wide_dq:], scratch[wide_dk:], scratch[wide_dv:], scratch, scale, cap, own, 0, 1)
             rounded(keys, d, scratch, wide_dk, dk, at_k, k_t)
             rounded(keys, e, scratch, wide_dv, dv, at_v, v_t)
             for i in range(group):
                 rounded(queries, d, scratch, wide_dq + i * queries * d, dq, at_q + i * q_h, q_t)
 
     signature = f"T[:], T[:], T[:], T[:], {mask}[:], T[:], f4[:], T[:], T[:], T[:], f4[w,:], i8, " + SIZES.replace("T", "f4")
-    return Leaf(attention_half_grad, signature.replace("T", dtype), key=f"{dtype}-{mask}-{path.name}-{capped}")
+    return Leaf(attention_half_grad, signature.replace("T", dtype), key=f"{dtype}-{mask}-{path.name}-{capped}",
+                numbers=AttentionSizes)

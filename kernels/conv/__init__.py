@@ -26,9 +26,9 @@ and the CPU path alone.
 """
 from . import algorithms, tiles, tiles_weights, winograd
 from .algorithms import CHANNELS_LAST, PLANAR, PLANAR_WEIGHTS, STEM, Algorithm, WeightGradient, choose, choose_weights
-from .panels import Panels
+from .panels import WeightPanels
 from .planar.product import pools
-from .problem import Axis, Problem
+from .problem import ConvAxis, ConvProblem
 
-__all__ = ["CHANNELS_LAST", "PLANAR", "PLANAR_WEIGHTS", "STEM", "Algorithm", "Axis", "Panels", "Problem", "WeightGradient", "algorithms", "choose",
-           "choose_weights", "pools", "tiles", "tiles_weights", "winograd"]
+__all__ = ["CHANNELS_LAST", "PLANAR", "PLANAR_WEIGHTS", "STEM", "Algorithm", "ConvAxis", "ConvProblem", "WeightGradient",
+           "WeightPanels", "algorithms", "choose", "choose_weights", "pools", "tiles", "tiles_weights", "winograd"]

@@ -13,8 +13,8 @@ from ..isa.cpu import Cpu
 from ..isa.half import HALVES
 from ..machine.call import Call
 from . import depthwise, direct, half, planar, stem, tiles, tiles_weights, weights, winograd
-from .panels import Panels
-from .problem import Problem
+from .panels import WeightPanels
+from .problem import ConvProblem
 
 FEW = 512
 """Input times output channels from which widening an image part by part is no slower than widening it whole (16 x 16: 0.90, 16 x 32: 0.99)."""
@@ -32,9 +32,9 @@ class Algorithm:
     """
 
     name: str
-    serves: Callable[[Problem, str, Cpu], bool]
-    cost: Callable[[Problem, str, Cpu], float]
-    panels: Callable[[Problem, str, Cpu], Panels | None]
+    serves: Callable[[ConvProblem, str, Cpu], bool]
+    cost: Callable[[ConvProblem, str, Cpu], float]
+    panels: Callable[[ConvProblem, str, Cpu], WeightPanels | None]
     calls: Callable[..., list[Call]]
     keeps: bool = False
 
@@ -45,24 +45,25 @@ class WeightGradient:
     input 1, and write that of the weights and, where `biased`, of the bias. Not every one has the latter (`biases`)."""
 
     name: str
-    serves: Callable[[Problem, str, Cpu], bool]
-    cost: Callable[[Problem, str, Cpu], float]
+    serves: Callable[[ConvProblem, str, Cpu], bool]
+    cost: Callable[[ConvProblem, str, Cpu], float]
     calls: Callable[..., list[Call]]
     biases: bool = True
 
 
-def _turned(p: Problem, dtype: str, path: Cpu, *, biased: bool = False, epilogue: Epilogue | None = None, packed: int = 0) -> list[Call]:
+def _turned(p: ConvProblem, dtype: str, path: Cpu, *, biased: bool = False, epilogue: Epilogue | None = None,
+            packed: int = 0) -> list[Call]:
     x, y = planar.turned.images(p)
     made = planar.turned.around(choose(p, dtype, path).calls(p, dtype, path, biased=biased), dtype, {0: x}, {0: y})
     return [*made, epilogue.after(y, 1)] if epilogue else made
 
 
-def _turned_weights(p: Problem, dtype: str, path: Cpu, *, biased: bool) -> list[Call]:
+def _turned_weights(p: ConvProblem, dtype: str, path: Cpu, *, biased: bool) -> list[Call]:
     x, y = planar.turned.images(p)
     return planar.turned.around(choose_weights(p, dtype, path, biased=biased).calls(p, dtype, path, biased=biased), dtype, {0: x, 1: y}, {})
 
 
-def _unlike_blocks(serves: Callable[[Problem, str, Cpu], bool]) -> Callable[[Problem, str, Cpu], bool]:
+def _unlike_blocks(serves: Callable[[ConvProblem, str, Cpu], bool]) -> Callable[[ConvProblem, str, Cpu], bool]:
     """Where each pixel becomes a block of its own, other ways take two to four times as long, which their estimates do not say."""
     return lambda p, dtype, path: serves(p, dtype, path) and not planar.blocks.serves(p, dtype, path)
 
@@ -93,26 +94,28 @@ CHANNELS_LAST_WEIGHTS = (
     WeightGradient("tiles", tiles_weights.serves, tiles_weights.cost, tiles_weights.calls),
     WeightGradient("direct", weights.serves, weights.cost, weights.calls),
 )
+"""Gradients of the weights where channels lie last."""
 PLANAR_WEIGHTS = (
     WeightGradient("depthwise planes", planar.depthwise.serves, planar.depthwise.cost, planar.depthwise.weight_gradient),
     WeightGradient("pointwise", planar.pointwise.serves_weights, planar.correlate.cost, planar.pointwise.weight_gradient, biases=False),
     WeightGradient("correlated", planar.correlate.serves, planar.correlate.cost, planar.correlate.calls),
     WeightGradient("turned", lambda p, dtype, _path: planar.turned.serves(p, dtype), planar.correlate.cost, _turned_weights),
 )
+"""Gradients of the weights where images lie as planes."""
 
 
-def choose(p: Problem, dtype: str, path: Cpu, among: Sequence[Algorithm] = CHANNELS_LAST) -> Algorithm:
+def choose(p: ConvProblem, dtype: str, path: Cpu, among: Sequence[Algorithm] = CHANNELS_LAST) -> Algorithm:
     """The cheapest algorithm that serves; at least one does."""
     return min((a for a in among if a.serves(p, dtype, path)), key=lambda a: a.cost(p, dtype, path))
 
 
-def choose_weights(p: Problem, dtype: str, path: Cpu, among: Sequence[WeightGradient] = CHANNELS_LAST_WEIGHTS, *,
+def choose_weights(p: ConvProblem, dtype: str, path: Cpu, among: Sequence[WeightGradient] = CHANNELS_LAST_WEIGHTS, *,
                    biased: bool = False) -> WeightGradient:
     """Likewise for the gradient of the weights of `p`, and of the bias where `biased`."""
     return min((a for a in among if a.serves(p, dtype, path) and (a.biases or not biased)), key=lambda a: a.cost(p, dtype, path))
 
 
-def saved(p: Problem, dtype: str, path: Cpu, *, of_weights: bool = False) -> float:
+def saved(p: ConvProblem, dtype: str, path: Cpu, *, of_weights: bool = False) -> float:
     """Estimated nanoseconds that channels-last images save on one core: of a convolution, an input gradient, or a gradient `of_weights`."""
     if not p.flops:                                          # no batch, no channels or no pixels
         return 0.0
@@ -123,12 +126,12 @@ def saved(p: Problem, dtype: str, path: Cpu, *, of_weights: bool = False) -> flo
     return float(cheapest(p, dtype, path, planes).cost(p, dtype, path) - cheapest(p, dtype, path, last).cost(p, dtype, path))
 
 
-def saved_by_stem(p: Problem, dtype: str, path: Cpu) -> float:
+def saved_by_stem(p: ConvProblem, dtype: str, path: Cpu) -> float:
     """Likewise of a convolution from planes to channels-last results against planar ones."""
     return choose(p, dtype, path, PLANAR).cost(p, dtype, path) - stem.cost(p, dtype, path) if p.flops else 0.0
 
 
-def takes_halves(p: Problem, dtype: str, path: Cpu, *, of_weights: bool = False) -> bool:
+def takes_halves(p: ConvProblem, dtype: str, path: Cpu, *, of_weights: bool = False) -> bool:
     """Whether 16-bit floats are read and written as they are.
 
     With few channels float32 does better, widened before, and so it does where it needs fewer products (winograd).

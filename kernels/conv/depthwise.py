@@ -18,9 +18,9 @@ from ..machine.call import Call, In, Out, Work
 from ..machine.leaf import Leaf, Numbers, generic
 from ..machine.places import address_of
 from .indirection import fill_table, phase_pixels, phase_taps, taps_before
-from .panels import Panels, converted, rounded_results
+from .panels import WeightPanels, converted, rounded_results
 from .planar.correlate import add_shares
-from .problem import UNITS, Problem, speed
+from .problem import UNITS, ConvProblem, speed
 from .weights import sum_rows
 
 PIXELS = 64               # pixels of a unit of range, about
@@ -115,7 +115,7 @@ def _depthwise_weights(dtype: str, path: cpu.Cpu, taps: int) -> Any:
 
 
 @dataclass(frozen=True)
-class Sizes(Numbers):
+class DepthwiseSizes(Numbers):
     """Images, channels, pixels of a unit of range; whether there is a bias."""
 
     n: int
@@ -125,7 +125,7 @@ class Sizes(Numbers):
 
 
 @dataclass(frozen=True)
-class WeightSizes(Numbers):
+class DepthwiseWeightSizes(Numbers):
     """Of the weight gradient: channels and taps, and how the sums over pixels are cut into shares of blocks."""
 
     c: int
@@ -162,7 +162,7 @@ def _leaf(dtype: str, path: cpu.Cpu, form: Form | None) -> Leaf:
             finish(rest, count, c, address_of(y), first * c, c, 0)
 
     signature = f"T[:], {summed(dtype)}[:], T[:], T[:], i8[:], i8[w,:], T[w,:], numbers, lo, hi{tail(form)}"
-    return Leaf(conv_depthwise, signature.replace("T", dtype), key=f"{path.name} {name(form)}", numbers=Sizes)
+    return Leaf(conv_depthwise, signature.replace("T", dtype), key=f"{path.name} {name(form)}", numbers=DepthwiseSizes)
 
 
 @generic("T[:], T[:], i8[:], i8, lo, hi")
@@ -174,22 +174,23 @@ def conv_depthwise_rows(w, rows, order, c, lo, hi):                             
             row[i] = w[i * order.shape[0] + order[unit]]
 
 
-def serves(p: Problem, dtype: str, path: cpu.Cpu) -> bool:
+def serves(p: ConvProblem, dtype: str, path: cpu.Cpu) -> bool:
     """One channel and one filter to a group."""
     return p.depthwise
 
 
-def cost(p: Problem, dtype: str, path: cpu.Cpu) -> float:
+def cost(p: ConvProblem, dtype: str, path: cpu.Cpu) -> float:
     """Estimated nanoseconds on one core, with laid-out weights, from measured rates."""
     return p.flops / (speed(summed(dtype), path) * (STRIDED if strided(p) else RATE))
 
 
-def strided(p: Problem) -> bool:
+def strided(p: ConvProblem) -> bool:
     """Whether the convolution, or the one of which this is the gradient, takes steps."""
     return any(a.in_step * a.out_step > 1 for a in p.axes)
 
 
-def calls(p: Problem, dtype: str, path: cpu.Cpu, *, biased: bool = False, epilogue: Epilogue | None = None, packed: int = 0) -> list[Call]:
+def calls(p: ConvProblem, dtype: str, path: cpu.Cpu, *, biased: bool = False, epilogue: Epilogue | None = None,
+          packed: int = 0) -> list[Call]:
     """y [n, *out, c] (output 0) from x (input 0), weights [c, 1, *taps] (1) and, when `biased`, a bias (2).
 
     With `packed`, input 1 is what `panels` made of the weights.
@@ -201,19 +202,20 @@ def calls(p: Problem, dtype: str, path: cpu.Cpu, *, biased: bool = False, epilog
     rows = In(1, (p.taps * c,)) if laid is None else laid.work(made)
     x = In(0, (p.elements_in,))
     args = (x, rows, In(2, (c,)) if biased else x, Out(0, (p.elements_out,)), p.indirection,
-            Work("table", ((1 + p.taps) * pitch,), "i8"), Work("spare", (2 * c,), stored(dtype)), Sizes(p.n, c, pixels, int(biased)),
-            *(epilogue.args if epilogue else []))
+            Work("table", ((1 + p.taps) * pitch,), "i8"), Work("spare", (2 * c,), stored(dtype)),
+            DepthwiseSizes(p.n, c, pixels, int(biased)), *(epilogue.args if epilogue else []))
     estimate = p.flops / (SPEED * speed(made, path)) + (epilogue.cost if epilogue else 0.0)
     before = [] if laid is None else laid.inside(made)
     return [*before, Call(_leaf(dtype, path, epilogue.form if epilogue else None), args, -(-p.phase_pixels // pixels) * p.phases, 1, estimate)]
 
 
-def panels(p: Problem, dtype: str, path: cpu.Cpu) -> Panels:
+def panels(p: ConvProblem, dtype: str, path: cpu.Cpu) -> WeightPanels:
     """How the weights are laid out: a row of channels to each tap."""
     made, given = summed(dtype), In(0, (p.weights,))
     weights: In | Work = given if made == dtype else Work("wide", (p.weights,), made)
     turn = Call(conv_depthwise_rows[made], (weights, Out(0, (p.weights,)), p.tap_order, p.groups), p.taps, 1, p.weights * 1.0)
-    return Panels(p.weights, (turn,) if isinstance(weights, In) else (converted(given, dtype, weights, made), turn))
+    return WeightPanels(p.weights,
+                        (turn,) if isinstance(weights, In) else (converted(given, dtype, weights, made), turn))
 
 
 @functools.cache
@@ -241,7 +243,8 @@ def _weights_leaf(dtype: str, path: cpu.Cpu, together: int) -> Leaf:
                              address_of(dw) + (share * taps + tap) * c * wide, accumulate)
 
     signature = f"{dtype}[:], {dtype}[:], T[:], T[:], i8[:], i8[w,:], T[w,:], numbers, lo, hi"
-    return Leaf(conv_depthwise_weights, signature.replace("T", summed(dtype)), key=f"{path.name} {together}", numbers=WeightSizes)
+    return Leaf(conv_depthwise_weights, signature.replace("T", summed(dtype)), key=f"{path.name} {together}",
+                numbers=DepthwiseWeightSizes)
 
 
 @generic("T[:,:,:], T[r,:], lo, hi")
@@ -255,7 +258,7 @@ def conv_depthwise_turn(work, dw, lo, hi):                                      
             dw[i, tap] = total
 
 
-def weight_gradient(p: Problem, dtype: str, path: cpu.Cpu, *, biased: bool) -> list[Call]:
+def weight_gradient(p: ConvProblem, dtype: str, path: cpu.Cpu, *, biased: bool) -> list[Call]:
     """dw [c, 1, *taps] (output 0) and, when `biased`, db (1) of the depthwise convolution `p` from x (input 0) and dy (1)."""
     made, c, total = summed(dtype), p.groups, p.n * p.pixels_out
     blocks = -(-total // SUMMED)
@@ -265,7 +268,7 @@ def weight_gradient(p: Problem, dtype: str, path: cpu.Cpu, *, biased: bool) -> l
     dw = Work("weights", (shares * p.taps * c,), made)
     db: Any = dw if not biased else Work("bias", (shares * c,), made) if shares > 1 else Out(1, (c,))
     args = (In(0, (p.elements_in,)), In(1, (total * c,)), dw, db, p.indirection, Work("table", ((1 + p.taps) * pixels,), "i8"),
-            Work("spare", (3 * c,), made), WeightSizes(c, p.taps, shares, blocks, pixels, int(biased)))
+            Work("spare", (3 * c,), made), DepthwiseWeightSizes(c, p.taps, shares, blocks, pixels, int(biased)))
     turn = Call(conv_depthwise_turn[made], (Work("weights", (shares, p.taps, c), made), Out(0, (c, p.taps))), c, 64, shares * p.taps * c * 1.0)
     done = [Call(_weights_leaf(dtype, path, together), args, shares, 1, p.flops / (SPEED * speed(made, path))), turn]
     if biased and shares > 1:

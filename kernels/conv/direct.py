@@ -19,8 +19,8 @@ from ..machine.leaf import Leaf, Numbers
 from ..machine.places import address_of
 from .brgemm import brgemm, width
 from .indirection import fill_table, phase_pixels, phase_taps, taps_before
-from .panels import Panels
-from .problem import UNITS, Problem, speed
+from .panels import WeightPanels
+from .problem import UNITS, ConvProblem, speed
 
 DEPTH = 320               # products summed in registers at a time, about: longer chains of sums lose accuracy
 POINTWISE = 192           # likewise where the kernel is one pixel: PyTorch's errors there are those of matrix products, 0.8 of chains of 256
@@ -33,7 +33,7 @@ STRIP = 96                # pixels that all panels meet in turn, so that rows of
 
 
 @dataclass(frozen=True)
-class WeightSizes(Numbers):
+class DirectWeightSizes(Numbers):
     """Of the call that lays weights out: filters and channels of a group, filters of a panel, elements between weights."""
 
     oc: int
@@ -45,7 +45,7 @@ class WeightSizes(Numbers):
 
 
 @dataclass(frozen=True)
-class Sizes(Numbers):
+class DirectSizes(Numbers):
     """Of a problem, and how a unit of range cuts it: pixels and panels, taps and channels that are summed at a time.
 
     `step` elements lead from one pixel of the image to the next.
@@ -99,7 +99,8 @@ def _panels(dtype: str, path: cpu.Cpu) -> Leaf:
                     move(last - first, wide, address_of(block) + order[i] * wide * size, taps * wide * size,
                          target + (i * c + first) * wide * size, wide * size)
 
-    return Leaf(conv_panels, "T[:], T[:], i8[:], T[w,:], numbers, lo, hi".replace("T", dtype), key=path.name, numbers=WeightSizes)
+    return Leaf(conv_panels, "T[:], T[:], i8[:], T[w,:], numbers, lo, hi".replace("T", dtype), key=path.name,
+                numbers=DirectWeightSizes)
 
 
 @functools.cache
@@ -139,10 +140,11 @@ def _leaf(dtype: str, path: cpu.Cpu, rows: int, form: Form | None) -> Leaf:
             finish(rest, count, min(s.part * wide, oc - o), address_of(y), (first * groups + group) * oc + o, groups * oc, group * oc + o)
 
     signature = "T[:], T[:], T[:], T[:], i8[:], i8[w,:], T[w,:], numbers, lo, hi"
-    return Leaf(conv_direct, signature.replace("T", dtype) + tail(form), key=f"{path.name} {rows} {name(form)}", numbers=Sizes)
+    return Leaf(conv_direct, signature.replace("T", dtype) + tail(form), key=f"{path.name} {rows} {name(form)}",
+                numbers=DirectSizes)
 
 
-def sums_at_a_time(p: Problem) -> tuple[int, int]:
+def sums_at_a_time(p: ConvProblem) -> tuple[int, int]:
     """Taps and channels of one block of sums."""
     if p.taps == 1 and p.c > POINTWISE:
         return 1, -(-p.c // -(-p.c // POINTWISE))
@@ -152,7 +154,7 @@ def sums_at_a_time(p: Problem) -> tuple[int, int]:
     return -(-p.taps // blocks), p.c
 
 
-def unit_of_range(p: Problem, size: int, rows: int, tiles: int) -> tuple[int, int]:
+def unit_of_range(p: ConvProblem, size: int, rows: int, tiles: int) -> tuple[int, int]:
     """Pixels and panels of one unit: pixels that fit the cache with all their channels, and units enough to share."""
     most = max(8 * rows, min(MOST, IMAGE // (p.c * size)))
     blocks = -(-p.phase_pixels // most)
@@ -162,12 +164,12 @@ def unit_of_range(p: Problem, size: int, rows: int, tiles: int) -> tuple[int, in
     return pixels, part
 
 
-def serves(p: Problem, dtype: str, path: cpu.Cpu) -> bool:
+def serves(p: ConvProblem, dtype: str, path: cpu.Cpu) -> bool:
     """Everything but 16-bit floats."""
     return dtype not in HALVES
 
 
-def cost(p: Problem, dtype: str, path: cpu.Cpu) -> float:
+def cost(p: ConvProblem, dtype: str, path: cpu.Cpu) -> float:
     """Estimated nanoseconds on one core, with laid-out weights, from measured rates."""
     return p.flops / (speed(dtype, path) * RATE[p.turned] * filled(p.oc, p.c, dtype, path))
 
@@ -178,22 +180,23 @@ def filled(used: int, rows: int, dtype: str, path: cpu.Cpu) -> float:
     return used / (-(-used // wide) * wide) * (rows / (rows + 3))
 
 
-def panels(p: Problem, dtype: str, path: cpu.Cpu) -> Panels:
+def panels(p: ConvProblem, dtype: str, path: cpu.Cpu) -> WeightPanels:
     """How the weights are laid out."""
     return weight_panels(p, dtype, path, width(dtype, path))
 
 
-def weight_panels(p: Problem, dtype: str, path: cpu.Cpu, wide: int) -> Panels:
+def weight_panels(p: ConvProblem, dtype: str, path: cpu.Cpu, wide: int) -> WeightPanels:
     """The panels of a problem, `wide` channels each."""
     tiles = -(-p.oc // wide)
     elements = p.groups * tiles * wide * p.c * p.taps
     block = Work("block", (min(p.c, max(1, TURNED // p.taps)) * p.taps * wide,), stored(dtype))
-    sizes = WeightSizes(p.oc, wide, p.c, *p.order, p.oc * p.c * p.taps)
+    sizes = DirectWeightSizes(p.oc, wide, p.c, *p.order, p.oc * p.c * p.taps)
     args = (In(0, (p.weights,)), Out(0, (elements,)), p.tap_order, block, sizes)
-    return Panels(elements, (Call(_panels(dtype, path), args, p.groups * tiles, 1, p.weights * 0.4),))
+    return WeightPanels(elements, (Call(_panels(dtype, path), args, p.groups * tiles, 1, p.weights * 0.4),))
 
 
-def calls(p: Problem, dtype: str, path: cpu.Cpu, *, biased: bool = False, epilogue: Epilogue | None = None, packed: int = 0) -> list[Call]:
+def calls(p: ConvProblem, dtype: str, path: cpu.Cpu, *, biased: bool = False, epilogue: Epilogue | None = None,
+          packed: int = 0) -> list[Call]:
     """y [n, *out, groups * oc] (output 0) from x [n, *in, groups * c] (input 0), weights (1) and a bias (2).
 
     With `packed`, input 1 is what `panels` made of the weights.
@@ -201,8 +204,8 @@ def calls(p: Problem, dtype: str, path: cpu.Cpu, *, biased: bool = False, epilog
     return products(p, dtype, path, biased, None if packed else panels(p, dtype, path), epilogue)
 
 
-def products(p: Problem, dtype: str, path: cpu.Cpu, biased: bool, laid: Panels | None, epilogue: Epilogue | None,
-             image: Work | None = None, step: int = 0) -> list[Call]:
+def products(p: ConvProblem, dtype: str, path: cpu.Cpu, biased: bool, laid: WeightPanels | None,
+             epilogue: Epilogue | None, image: Work | None = None, step: int = 0) -> list[Call]:
     """The calls of a problem: of those of `laid` first, or with laid-out weights as input 1.
 
     The pixels may lie in an `image` other than input 0, with `step` elements from one to the next.
@@ -213,7 +216,8 @@ def products(p: Problem, dtype: str, path: cpu.Cpu, biased: bool, laid: Panels |
     pixels, part = unit_of_range(p, size, rows, tiles)
     taps_deep, deep = sums_at_a_time(p)
     pitch = -(-pixels // rows) * rows
-    sizes = Sizes(p.n, p.c, p.oc, p.groups, p.taps, pixels, part, taps_deep, deep, int(biased), step or p.groups * p.c)
+    sizes = DirectSizes(p.n, p.c, p.oc, p.groups, p.taps, pixels, part, taps_deep, deep, int(biased),
+                        step or p.groups * p.c)
     args = (image or In(0, (p.elements_in,)), weights, In(2, (p.groups * p.oc,)) if biased else weights, Out(0, (p.elements_out,)),
             p.indirection, Work("table", ((1 + p.taps) * pitch,), "i8"), Work("spare", (p.c + p.oc,), dtype), sizes,
             *(epilogue.args if epilogue else []))

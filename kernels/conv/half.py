@@ -17,10 +17,10 @@ from ..machine.leaf import Leaf
 from ..machine.places import address_of
 from . import direct
 from .brgemm import brgemm, width
-from .direct import STRIP, Sizes, sums_at_a_time, unit_of_range, weight_panels
+from .direct import STRIP, DirectSizes, sums_at_a_time, unit_of_range, weight_panels
 from .indirection import fill_table, phase_pixels, phase_taps, taps_before
-from .panels import Panels, converted
-from .problem import Problem, speed
+from .panels import WeightPanels, converted
+from .problem import ConvProblem, speed
 
 SKEW = 64
 """Bytes added to the rows of a block of sums."""
@@ -85,27 +85,29 @@ def _leaf(dtype: str, path: cpu.Cpu, rows: int, form: Form | None) -> Leaf:
             finish(rest, count, cols, address_of(y), (first * groups + group) * oc + o, groups * oc, group * oc + o)
 
     signature = "T[:], f4[:], T[:], T[:], i8[:], i8[w,:], f4[w,:], f4[w,:], f4[w,:], numbers, lo, hi"
-    return Leaf(conv_half, signature.replace("T", dtype) + tail(form), key=f"{path.name} {rows} {name(form)}", numbers=Sizes)
+    return Leaf(conv_half, signature.replace("T", dtype) + tail(form), key=f"{path.name} {rows} {name(form)}",
+                numbers=DirectSizes)
 
 
-def serves(p: Problem, dtype: str, path: cpu.Cpu) -> bool:
+def serves(p: ConvProblem, dtype: str, path: cpu.Cpu) -> bool:
     """16-bit floats."""
     return dtype in HALVES
 
 
-def cost(p: Problem, dtype: str, path: cpu.Cpu) -> float:
+def cost(p: ConvProblem, dtype: str, path: cpu.Cpu) -> float:
     """Estimated nanoseconds on one core, with laid-out weights: those of float32."""
     return direct.cost(p, "f4", path)
 
 
-def panels(p: Problem, dtype: str, path: cpu.Cpu) -> Panels:
+def panels(p: ConvProblem, dtype: str, path: cpu.Cpu) -> WeightPanels:
     """How the weights are laid out: as float32."""
     wide, plain = Work("wide", (p.weights,), "f4"), weight_panels(p, "f4", path, width("f4", path))
     laid = plain.onto(Out(0, (plain.elements,)), wide)
-    return Panels(plain.elements, (converted(In(0, (p.weights,)), dtype, wide, "f4"), *laid))
+    return WeightPanels(plain.elements, (converted(In(0, (p.weights,)), dtype, wide, "f4"), *laid))
 
 
-def calls(p: Problem, dtype: str, path: cpu.Cpu, *, biased: bool = False, epilogue: Epilogue | None = None, packed: int = 0) -> list[Call]:
+def calls(p: ConvProblem, dtype: str, path: cpu.Cpu, *, biased: bool = False, epilogue: Epilogue | None = None,
+          packed: int = 0) -> list[Call]:
     """As `direct.calls`, for "f2" and "b2"."""
     wide, rows, laid = width("f4", path), path.tile.rows, None if packed else panels(p, dtype, path)
     tiles = -(-p.oc // wide)
@@ -116,7 +118,8 @@ def calls(p: Problem, dtype: str, path: cpu.Cpu, *, biased: bool = False, epilog
     args = (x, weights, In(2, (p.groups * p.oc,)) if biased else x, Out(0, (p.elements_out,)), p.indirection,
             Work("table", ((2 + p.taps) * pitch,), "i8"), Work("spare", (p.c + p.groups * p.oc,), "f4"),
             Work("image", (p.reach(pixels) * p.c,), "f4"), Work("sums", (pitch * (part * wide + SKEW // 4),), "f4"),
-            Sizes(p.n, p.c, p.oc, p.groups, p.taps, pixels, part, taps_deep, deep, int(biased), p.groups * p.c), *(epilogue.args if epilogue else []))
+            DirectSizes(p.n, p.c, p.oc, p.groups, p.taps, pixels, part, taps_deep, deep, int(biased), p.groups * p.c),
+            *(epilogue.args if epilogue else []))
     units = -(-p.phase_pixels // pixels) * p.groups * p.phases * -(-tiles // part)
     estimate = p.flops / speed("f4", path) + (epilogue.cost if epilogue else 0.0)
     before = [] if laid is None else laid.inside("f4")

@@ -13,7 +13,7 @@ from ..machine.call import Call, In, Out, Work
 
 
 @dataclass(frozen=True)
-class Panels:
+class WeightPanels:
     """`calls` read the weights as In(0) and write `elements` laid-out ones as Out(0)."""
 
     elements: int

@@ -24,7 +24,7 @@ def speed(dtype: str, path: cpu.Cpu) -> float:
 
 
 @dataclass(frozen=True)
-class Axis:
+class ConvAxis:
     """One spatial axis: input and output elements, taps, and the steps that indirection.py explains."""
 
     size: int
@@ -40,13 +40,13 @@ class Axis:
         return self.size, self.out, self.taps, self.in_step, self.out_step, self.base, self.tap_step
 
     @property
-    def turned(self) -> Axis:
+    def turned(self) -> ConvAxis:
         """The axis of the other one of a convolution and its input gradient."""
-        return Axis(self.out, self.size, self.taps, self.out_step, self.in_step, -self.base, -self.tap_step)
+        return ConvAxis(self.out, self.size, self.taps, self.out_step, self.in_step, -self.base, -self.tap_step)
 
 
 @dataclass(frozen=True)
-class Problem:
+class ConvProblem:
     """A convolution of `n` images [*axes, groups * c] to [*axes, groups * oc]; always three axes, the first ones of size 1 if need be.
 
     `rank` of them are the operator's own. Weights are [groups * oc, c, *taps]; those of a `turned` problem, the input gradient of a
@@ -57,12 +57,12 @@ class Problem:
     groups: int
     c: int
     oc: int
-    axes: tuple[Axis, Axis, Axis]
+    axes: tuple[ConvAxis, ConvAxis, ConvAxis]
     rank: int = 2
     turned: bool = False
 
     @property
-    def turn(self) -> Problem:
+    def turn(self) -> ConvProblem:
         """The input gradient of a convolution, from dy, its c, to dx; and back."""
         a, b, c = self.axes
         return replace(self, c=self.oc, oc=self.c, axes=(a.turned, b.turned, c.turned), turned=not self.turned)
@@ -152,9 +152,9 @@ class Problem:
 
 
 @functools.lru_cache(4096)
-def _tap_order(axes: tuple[Axis, Axis, Axis]) -> Const:
-    """See `Problem.tap_order`."""
-    def met(axis: Axis, phase: int, tap: int) -> bool:
+def _tap_order(axes: tuple[ConvAxis, ConvAxis, ConvAxis]) -> Const:
+    """See `ConvProblem.tap_order`."""
+    def met(axis: ConvAxis, phase: int, tap: int) -> bool:
         return (phase + axis.base + tap * axis.tap_step) % axis.out_step == 0
 
     a, b, c = axes

@@ -29,14 +29,14 @@ from ..machine.places import address_of
 from .direct import weight_panels
 from .gather import gather_rows
 from .indirection import fill_table, phase_pixels, phase_taps
-from .panels import Panels
-from .problem import Problem
+from .panels import WeightPanels
+from .problem import ConvProblem
 
 NARROWEST = 16            # channels from which gathering a pixel costs little beside splitting it
 
 
 @dataclass(frozen=True)
-class Sizes(Numbers):
+class TileSizes(Numbers):
     """Of a problem; pixels and channels of a unit; where gathered rows and sums lie in the scratch; whether the image is read as it is."""
 
     n: int
@@ -51,7 +51,7 @@ class Sizes(Numbers):
     biased: int
 
 
-def serves(p: Problem, dtype: str, path: cpu.Cpu) -> bool:
+def serves(p: ConvProblem, dtype: str, path: cpu.Cpu) -> bool:
     """Whether the CPU has tiles and the problem is large enough for them. The same for laid-out weights: so are the bits."""
     if not path.amx or dtype == "f8" or p.c < NARROWEST or p.depthwise:
         return False
@@ -59,12 +59,12 @@ def serves(p: Problem, dtype: str, path: cpu.Cpu) -> bool:
     return tiled.pays(p.phase_pixels, p.oc, p.c * sum(met) // max(1, len(met)), tiled.products(dtype, path))
 
 
-def cost(p: Problem, dtype: str, path: cpu.Cpu) -> float:
+def cost(p: ConvProblem, dtype: str, path: cpu.Cpu) -> float:
     """Estimated nanoseconds on one core, with laid-out weights."""
     return p.flops / tiled.FLOPS_PER_NS[tiled.products(dtype, path)]
 
 
-def straight(p: Problem) -> bool:
+def straight(p: ConvProblem) -> bool:
     """Whether the image is the left operand as it lies."""
     return p.taps == 1 and all(a.in_step == a.out_step == 1 and a.base == 0 and a.size == a.out for a in p.axes)
 
@@ -143,7 +143,8 @@ def _leaf(dtype: str, path: cpu.Cpu, apart: bool, form: Form | None) -> Leaf:
         end(0)
 
     signature = "T[:], f4[:], T[:], T[:], i8[:], i8[w,:], T[w,:], f4[w,:], numbers, lo, hi"
-    return Leaf(conv_tiles, signature.replace("T", dtype) + tail(form), key=f"{path} {apart} {name(form)}", numbers=Sizes)
+    return Leaf(conv_tiles, signature.replace("T", dtype) + tail(form), key=f"{path} {apart} {name(form)}",
+                numbers=TileSizes)
 
 
 def _gathered(dtype: str) -> int:
@@ -151,12 +152,12 @@ def _gathered(dtype: str) -> int:
     return DEPTH * itemsize(dtype) + SKEW
 
 
-def _words(p: Problem, dtype: str, path: cpu.Cpu) -> int:
+def _words(p: ConvProblem, dtype: str, path: cpu.Cpu) -> int:
     """float32 words of the weights in tiles."""
     return p.groups * -(-p.oc // SIDE) * sum(tiled.panel_bytes(dtype, path, taps * p.c) // 4 for taps in p.taps_of_phases if taps)
 
 
-def panels(p: Problem, dtype: str, path: cpu.Cpu) -> Panels:
+def panels(p: ConvProblem, dtype: str, path: cpu.Cpu) -> WeightPanels:
     """Weights in panels [tap, phase by phase][channel][32], as for vectors; those of a phase in each of them then are a matrix laid out in
     tiles: [phase][panel]."""
     plain, count = weight_panels(p, dtype, path, SIDE), p.groups * -(-p.oc // SIDE)
@@ -165,10 +166,11 @@ def panels(p: Problem, dtype: str, path: cpu.Cpu) -> Panels:
     for k in [taps * p.c for taps in p.taps_of_phases if taps]:
         calls.append(tiled.pack_call(dtype, path, ordered, target, SIDE, k, False, first * SIDE, SIDE, p.taps * p.c * SIDE, count, into))
         first, into = first + k, into + count * tiled.panel_bytes(dtype, path, k)
-    return Panels(target.shape[0], tuple(calls))
+    return WeightPanels(target.shape[0], tuple(calls))
 
 
-def calls(p: Problem, dtype: str, path: cpu.Cpu, *, biased: bool = False, epilogue: Epilogue | None = None, packed: int = 0) -> list[Call]:
+def calls(p: ConvProblem, dtype: str, path: cpu.Cpu, *, biased: bool = False, epilogue: Epilogue | None = None,
+          packed: int = 0) -> list[Call]:
     """As `direct.calls`, for problems that it `serves`."""
     laid = None if packed else panels(p, dtype, path)
     weights: Any = In(1, (_words(p, dtype, path),)) if laid is None else laid.work("f4")
@@ -179,7 +181,8 @@ def calls(p: Problem, dtype: str, path: cpu.Cpu, *, biased: bool = False, epilog
     scratch = Work("block", ((sums + (pixels * (cols * 4 + SKEW) if apart else 0)) // 4,), "f4")
     args = (In(0, (p.elements_in,)), weights, In(2, (p.groups * p.oc,)) if biased else In(0, (p.elements_in,)), Out(0, (p.elements_out,)),
             p.indirection, Work("table", ((1 + p.taps) * pixels,), "i8"), Work("spare", (max(p.c, p.oc),), stored(dtype)), scratch,
-            Sizes(p.n, p.c, p.oc, p.groups, pixels, cols, rows, sums, int(plain), int(biased)), *(epilogue.args if epilogue else []))
+            TileSizes(p.n, p.c, p.oc, p.groups, pixels, cols, rows, sums, int(plain), int(biased)),
+            *(epilogue.args if epilogue else []))
     units = p.phases * p.groups * -(-p.phase_pixels // pixels) * -(-p.oc // cols)
     before = [] if laid is None else laid.inside("f4")
     leaf = _leaf(dtype, path, apart, epilogue.form if epilogue else None)

@@ -22,7 +22,7 @@ from .gather import gather_rows
 from .indirection import fill_table
 from .panels import rounded_results
 from .planar.correlate import add_shares
-from .problem import UNITS, Problem
+from .problem import UNITS, ConvProblem
 from .tiles import NARROWEST, straight
 from .weights import TOGETHER, sum_rows
 
@@ -30,7 +30,7 @@ CHANNELS = 64             # of a unit, at most
 
 
 @dataclass(frozen=True)
-class Sizes(Numbers):
+class TileGradientSizes(Numbers):
     """Of a problem with `total` pixels; shares of them, channels of a unit; bytes of a panel of dy, of its header, and of the scratch before the
     gathered pixels; whether the image is read as it is."""
 
@@ -59,14 +59,14 @@ class Turned(Numbers):
     taps: int
 
 
-def serves(p: Problem, dtype: str, path: cpu.Cpu) -> bool:
+def serves(p: ConvProblem, dtype: str, path: cpu.Cpu) -> bool:
     """Whether the CPU has tiles and the weight gradient is large enough for them."""
     if not path.amx or dtype == "f8" or p.c < NARROWEST or p.depthwise:
         return False
     return tiled.pays(p.c * p.taps, p.oc, p.phase_pixels, tiled.products(dtype, path))
 
 
-def cost(p: Problem, dtype: str, path: cpu.Cpu) -> float:
+def cost(p: ConvProblem, dtype: str, path: cpu.Cpu) -> float:
     """Estimated nanoseconds on one core."""
     return p.flops / tiled.FLOPS_PER_NS[tiled.products(dtype, path)]
 
@@ -106,7 +106,7 @@ def _leaf(dtype: str, path: cpu.Cpu) -> Leaf:
         end(0)
 
     signature = f"{dtype}[:], {dtype}[:], f4[:], f4[:], f4[:], i8[:], i8[w,:], f4[w,:], f4[w,:], numbers, lo, hi"
-    return Leaf(conv_tiles_weights, signature, key=str(path), numbers=Sizes)
+    return Leaf(conv_tiles_weights, signature, key=str(path), numbers=TileGradientSizes)
 
 
 @generic("T[:], T[:], numbers, lo, hi", numbers=Turned)
@@ -133,7 +133,7 @@ def conv_tiles_unturn(work, dw, s, lo, hi):                                     
                             target[o * c * taps] += row[o]
 
 
-def calls(p: Problem, dtype: str, path: cpu.Cpu, *, biased: bool) -> list[Call]:
+def calls(p: ConvProblem, dtype: str, path: cpu.Cpu, *, biased: bool) -> list[Call]:
     """As `weights.calls`, for problems that it `serves`."""
     total, plain, biases = p.phase_pixels, straight(p), p.groups * p.oc
     channels = -(-p.c // (-(-p.c // CHANNELS) * ROWS)) * ROWS
@@ -148,7 +148,8 @@ def calls(p: Problem, dtype: str, path: cpu.Cpu, *, biased: bool) -> list[Call]:
     g = In(1, (total * biases,))
     args = (In(0, (p.elements_in,)), g, packed, dw, db, p.indirection, Work("table", ((1 + p.taps) * DEPTH,), "i8"),
             Work("spare", (p.c + 2 * p.oc,), "f4"), scratch,
-            Sizes(total, p.c, p.oc, p.groups, p.taps, shares, channels, words * 4, tiled.header_bytes(total), space, int(plain), int(biased)))
+            TileGradientSizes(total, p.c, p.oc, p.groups, p.taps, shares, channels, words * 4,
+                              tiled.header_bytes(total), space, int(plain), int(biased)))
     estimate = cost(p, dtype, path) + 0.35 * total * p.groups * p.c * p.taps
     done = [tiled.pack_call(dtype, path, g, packed, p.oc, total, False, 0, biases, p.oc, p.groups),
             Call(_leaf(dtype, path), args, parts * p.groups * shares, 1, estimate),

@@ -24,7 +24,7 @@ from .gather import gather_channels, gather_columns
 from .indirection import fill_table
 from .panels import rounded_results
 from .planar.correlate import add_shares
-from .problem import UNITS, Problem, speed
+from .problem import UNITS, ConvProblem, speed
 
 PIXELS = 256              # pixels that are summed in registers at a time, about
 FILTERS = 192 * 1024      # bytes of a packed block of dy, about
@@ -34,7 +34,7 @@ TOGETHER = 16             # filters that are written together
 
 
 @dataclass(frozen=True)
-class Sizes(Numbers):
+class GradientSizes(Numbers):
     """Of a problem, and how the sums over pixels are cut: shares of blocks of pixels, channels of a unit."""
 
     c: int
@@ -134,7 +134,7 @@ def _leaf(dtype: str, path: cpu.Cpu, rows: int) -> Leaf:
                             multiply(count, address_of(packed) + o * count * size, address_of(strip), to + o * wide * size, accumulate)
 
     signature = f"{dtype}[:], {dtype}[:], T[:], T[:], i8[:], i8[w,:], T[w,:], T[w,:], T[w,:], numbers, lo, hi"
-    return Leaf(conv_weights, signature.replace("T", made), key=f"{path.name} {rows}", numbers=Sizes)
+    return Leaf(conv_weights, signature.replace("T", made), key=f"{path.name} {rows}", numbers=GradientSizes)
 
 
 @generic("T[:], T[:], numbers, lo, hi", numbers=Panelled)
@@ -164,17 +164,17 @@ def conv_unpanel(work, dw, s, lo, hi):                                          
                                 target[i * taps] += row[i]
 
 
-def serves(p: Problem, dtype: str, path: cpu.Cpu) -> bool:
+def serves(p: ConvProblem, dtype: str, path: cpu.Cpu) -> bool:
     """Every channels-last problem."""
     return True
 
 
-def cost(p: Problem, dtype: str, path: cpu.Cpu) -> float:
+def cost(p: ConvProblem, dtype: str, path: cpu.Cpu) -> float:
     """Estimated nanoseconds on one core, from measured rates."""
     return p.flops / (speed(summed(dtype), path) * RATE * filled(p.c, p.oc, summed(dtype), path))
 
 
-def calls(p: Problem, dtype: str, path: cpu.Cpu, *, biased: bool) -> list[Call]:
+def calls(p: ConvProblem, dtype: str, path: cpu.Cpu, *, biased: bool) -> list[Call]:
     """dw [groups * oc, c, *taps] (output 0) and, when `biased`, db (1) of the convolution `p` from x (input 0) and dy (1)."""
     made = summed(dtype)
     size, wide, rows = itemsize(made), width(made, path), path.tile.rows
@@ -192,7 +192,7 @@ def calls(p: Problem, dtype: str, path: cpu.Cpu, *, biased: bool) -> list[Call]:
     args = (In(0, (p.elements_in,)), In(1, (total * biases,)), dw, db, p.indirection,
             Work("table", ((1 + p.taps) * pixels,), "i8"), Work("packed", (filters * pixels,), made),
             Work("strip", (wide * pixels,), made), Work("spare", (p.c + 2 * p.oc,), made),
-            Sizes(p.c, p.oc, p.groups, p.taps, shares, blocks, pixels, channels, int(biased)))
+            GradientSizes(p.c, p.oc, p.groups, p.taps, shares, blocks, pixels, channels, int(biased)))
     last = (dw, Out(0, (p.weights,)), Panelled(shares, p.groups, p.c, p.oc, p.taps, filters, wide))
     done = [Call(_leaf(dtype, path, rows), args, parts * p.groups * shares, 1, p.flops / speed(made, path)),
             Call(conv_unpanel[made], last, p.groups * -(-p.oc // TOGETHER), 1, p.weights * shares * 0.5)]

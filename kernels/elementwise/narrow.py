@@ -51,6 +51,7 @@ FORMATS = {
     "float8_e5m2": Format(15, 2, 0x7B, infinity=0x7C, nan=0x7E), "float8_e5m2fnuz": Format(16, 2, 0x7F, nan=0x80, unsigned_zero=True),
     "float4_e2m1fn": Format(1, 1, 0x7, nan=0x8, sign=0x8),
 }
+"""Floats of 8 and 4 bits, as ONNX names them."""
 INTEGERS = {"int4": (-8, 7), "uint4": (0, 15), "int2": (-2, 1), "uint2": (0, 3)}
 """Least and largest number."""
 BYTES = {name: "uint8" if name.startswith("u") else "int8" for name in INTEGERS}

@@ -5,12 +5,13 @@ from ..elementwise.epilogue import Epilogue
 from ..isa.half import HALVES
 from ..machine.call import Call, In, Out, Work
 from . import float32, half
-from .problem import Bias, Panels, Problem, Serial
+from .problem import Bias, GemmProblem, Panels, Serial
 
-__all__ = ["Bias", "Panels", "Problem", "Serial", "matmul_calls", "panels"]
+__all__ = ["Bias", "GemmProblem", "Panels", "Serial", "matmul_calls", "panels"]
 
 
-def matmul_calls(dtype: str, p: Problem, a: In, b: In, c: Out | Work, *, alpha: float = 1.0, beta: float = 1.0, bias: Bias | None = None,
+def matmul_calls(dtype: str, p: GemmProblem, a: In, b: In, c: Out | Work, *, alpha: float = 1.0, beta: float = 1.0,
+                 bias: Bias | None = None,
                  serial: Serial | None = None, packed: bool = False, epilogue: Epilogue | None = None, partials: str = "f4") -> list[Call]:
     """Calls that compute C = alpha * A @ B + beta * bias for every matrix of a batch, on the current CPU path.
 
@@ -30,6 +31,6 @@ def matmul_calls(dtype: str, p: Problem, a: In, b: In, c: Out | Work, *, alpha: 
     return float32.calls(dtype, p, a, b, c, alpha=alpha, beta=beta, bias=bias, serial=serial, packed=packed, epilogue=epilogue)
 
 
-def panels(dtype: str, p: Problem) -> Panels | None:
+def panels(dtype: str, p: GemmProblem) -> Panels | None:
     """How B is laid out for `matmul_calls(..., packed=True)` on the current CPU path; None where B is better read as it is."""
     return (half if dtype in HALVES else float32).panels(dtype, p)

@@ -11,7 +11,7 @@ from ..isa import cpu
 from ..isa.vector import itemsize
 from . import tiles as tiled
 from .micro import WIDE, columns
-from .problem import Problem
+from .problem import GemmProblem
 
 VERSION = 8
 """Counts the changes of the table."""
@@ -47,7 +47,7 @@ def _split(size: int, most: int, step: int) -> int:
     return -(-size // (blocks * step)) * step if size else step
 
 
-def blocking(p: Problem, dtype: str, path: cpu.Cpu) -> Blocking:
+def blocking(p: GemmProblem, dtype: str, path: cpu.Cpu) -> Blocking:
     """The way and the blocks for a simplified problem. The thresholds come from measuring the ways against each other."""
     panel, size, tall = columns(dtype, path), itemsize(dtype), path.tile.rows
     depth, bytes_b, strip = 2048 // size, p.k * p.n * size, WIDE * path.lanes(size)
@@ -85,7 +85,7 @@ def blocking(p: Problem, dtype: str, path: cpu.Cpu) -> Blocking:
     return Blocking("direct", rows, _across(p, rows, panel) if p.k <= depth // 2 else panel, depth // 2)
 
 
-def _short(p: Problem, dtype: str, path: cpu.Cpu) -> Blocking:
+def _short(p: GemmProblem, dtype: str, path: cpu.Cpu) -> Blocking:
     """Blocks for 512 KB of second-level cache, an even number of rows of them for two workers. Ratios to PyTorch 2.13, one thread.
 
     12 register blocks of rows and long sums, so that C is read and written half as often: 1.06 at 3072 x 768 x 512 with A transposed, where
@@ -104,7 +104,7 @@ def _short(p: Problem, dtype: str, path: cpu.Cpu) -> Blocking:
     return Blocking("panels" if stays else "packed", rows, _across(p, rows, panel, wide), depth // 2 if many else depth)
 
 
-def _across(p: Problem, rows: int, panel: int, most: int = 0) -> int:
+def _across(p: GemmProblem, rows: int, panel: int, most: int = 0) -> int:
     """Columns of a unit, `most` or less, such that there are 6 units, if there are two panels for each.
 
     Every further unit copies its rows of A again.
@@ -114,7 +114,7 @@ def _across(p: Problem, rows: int, panel: int, most: int = 0) -> int:
     return _split(p.n, min(most or 32 * panel, -(-p.n // across)), panel)
 
 
-def prepacked(p: Problem, dtype: str, path: cpu.Cpu) -> Blocking | None:
+def prepacked(p: GemmProblem, dtype: str, path: cpu.Cpu) -> Blocking | None:
     """The blocks for a simplified problem whose B lies in panels already; None where B is better read as it is.
 
     The sums are those of `blocking`'s way, except where that is "dots" or rows are few (the bits are then those of `micro.outer` in one depth) or

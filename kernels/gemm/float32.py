@@ -30,7 +30,22 @@ from . import tiles as tiled
 from .blocking import Blocking, blocking, prepacked
 from .micro import columns, copy, dot, slack, strips
 from .pack import TOGETHER, Packing, pack_leaf
-from .problem import ALONG, BIASED, COPIED, MORE, PANELS, Bias, Panels, Problem, Serial, Sizes, flat, last_two, simplify, starts
+from .problem import (
+    ALONG,
+    BIASED,
+    COPIED,
+    MORE,
+    PANELS,
+    Bias,
+    GemmProblem,
+    GemmSizes,
+    Panels,
+    Serial,
+    flat,
+    last_two,
+    simplify,
+    starts,
+)
 
 FINISHED_BYTES = 1 << 19
 """From this size of C on elementwise work is done in finished blocks; a smaller C is still in cache afterwards, and costs no further leaf."""
@@ -103,7 +118,7 @@ def _dots_block(dtype: str) -> Any:
 
 @functools.cache
 def _gemm(kind: str, dtype: str, path: cpu.Cpu, form: Form | None) -> Leaf:
-    """The leaf over one micro-kernel; `Sizes` says what it reads and its range."""
+    """The leaf over one micro-kernel; `GemmSizes` says what it reads and its range."""
     apply = finisher(form)
     makers: dict[str, Any] = {"outer": partial(_outer_block, outer=micro.outer), "panels": partial(_outer_block, outer=micro.panels),
                               "dot": _dots_block, "tiles": tiled.tile_block}
@@ -124,10 +139,11 @@ def _gemm(kind: str, dtype: str, path: cpu.Cpu, form: Form | None) -> Leaf:
 
     gemm.__name__ = f"gemm_{kind}"
     signature = "T[:], T[:], T[:], T[:], T[w,:], T, T, numbers, lo, hi"
-    return Leaf(gemm, signature.replace("T", dtype) + tail(form), key=f"{kind}-{path if kind == 'tiles' else path.name}-{name(form)}", numbers=Sizes)
+    return Leaf(gemm, signature.replace("T", dtype) + tail(form),
+                key=f"{kind}-{path if kind == 'tiles' else path.name}-{name(form)}", numbers=GemmSizes)
 
 
-def _pieces(p: Problem, plan: Blocking, panel: int, serial: Serial | None) -> list[Piece]:
+def _pieces(p: GemmProblem, plan: Blocking, panel: int, serial: Serial | None) -> list[Piece]:
     """The pieces of a simplified problem, in the order in which they are done. Pieces of columns are whole panels."""
     whole = Piece(0, p.n, 0, p.k)
     if serial is None or p.k == 0:
@@ -142,7 +158,7 @@ def _pieces(p: Problem, plan: Blocking, panel: int, serial: Serial | None) -> li
     return [replace(whole, j=j, n=min(step, p.n - j)) for j in range(0, p.n, step)]
 
 
-def calls(dtype: str, p: Problem, a: In, b: In, c: Out | Work, *, alpha: float = 1.0, beta: float = 1.0,
+def calls(dtype: str, p: GemmProblem, a: In, b: In, c: Out | Work, *, alpha: float = 1.0, beta: float = 1.0,
           bias: Bias | None = None, force: Blocking | None = None, serial: Serial | None = None, packed: bool = False,
           epilogue: Epilogue | None = None) -> list[Call]:
     """`gemm.matmul_calls` for "f4" and "f8". `force` takes this blocking instead of the chosen one (tests and tuning)."""
@@ -175,7 +191,7 @@ def calls(dtype: str, p: Problem, a: In, b: In, c: Out | Work, *, alpha: float =
     return made + after
 
 
-def panels(dtype: str, p: Problem) -> Panels | None:
+def panels(dtype: str, p: GemmProblem) -> Panels | None:
     """How B is laid out for `calls(..., packed=True)` on the current CPU path; None where B is better read as it is."""
     p, path = simplify(p), cpu.current()
     plan = None if p.count * p.m * p.n == 0 else prepacked(p, dtype, path)
@@ -197,7 +213,8 @@ def _panel_elements(plan: Blocking, dtype: str, piece: Piece, path: cpu.Cpu) -> 
     return -(-piece.n // panel) * (tiled.panel_bytes(dtype, path, piece.k) // 4 if plan.way == "tiles" else piece.k * panel)
 
 
-def _packing(plan: Blocking, dtype: str, p: Problem, piece: Piece, b: In, target: Out | Work, path: cpu.Cpu) -> Call:
+def _packing(plan: Blocking, dtype: str, p: GemmProblem, piece: Piece, b: In, target: Out | Work,
+             path: cpu.Cpu) -> Call:
     """The call that lays out a piece of each matrix of B."""
     matrix, size = p.k * p.n, itemsize(dtype)
     matrices = b.shape[0] // matrix
@@ -210,7 +227,8 @@ def _packing(plan: Blocking, dtype: str, p: Problem, piece: Piece, b: In, target
                 n=matrices * groups, cost=0.1 * size * matrices * piece.k * piece.n)
 
 
-def _strides(dtype: str, p: Problem, plan: Blocking, piece: Piece, path: cpu.Cpu) -> tuple[int, int, tuple[int, ...]]:
+def _strides(dtype: str, p: GemmProblem, plan: Blocking, piece: Piece,
+             path: cpu.Cpu) -> tuple[int, int, tuple[int, ...]]:
     """B as the way reads it: elements from column to column (within a panel: their mean), start, `b_step`."""
     if plan.panels:
         matrix, panel = _panel_elements(plan, dtype, piece, path), _panel(plan, dtype, path)
@@ -220,7 +238,8 @@ def _strides(dtype: str, p: Problem, plan: Blocking, piece: Piece, path: cpu.Cpu
     return p.k, piece.j * p.k + piece.at, p.b_step
 
 
-def _piece_calls(dtype: str, p: Problem, plan: Blocking, piece: Piece, operands: tuple[In, In | Work, Out | Work], path: cpu.Cpu, *,
+def _piece_calls(dtype: str, p: GemmProblem, plan: Blocking, piece: Piece, operands: tuple[In, In | Work, Out | Work],
+                 path: cpu.Cpu, *,
                  alpha: float, beta: float, bias: Bias | None, epilogue: Epilogue | None) -> list[Call]:
     """The calls of one piece; `operands` are A, B as the way reads it, C."""
     a, right, c = operands
@@ -249,7 +268,8 @@ def _piece_calls(dtype: str, p: Problem, plan: Blocking, piece: Piece, operands:
     made = []
     for a_at, b_at, c_at in starts(replace(p, b_step=b_step)):
         (a_outer, a_inner), (b_outer, b_inner) = last_two(p.a_step, 0), last_two(b_step, 0)
-        sizes = Sizes(flags, bias.row if bias else 0, bias.column if bias else 0, p.m, piece.n, piece.k, plan.rows, plan.cols, plan.depth,
+        sizes = GemmSizes(flags, bias.row if bias else 0, bias.column if bias else 0, p.m, piece.n, piece.k, plan.rows,
+                          plan.cols, plan.depth,
                       a_row * size, a_k * size, b_col * size, inner_count, a_outer * size, a_inner * size, b_outer * size, b_inner * size,
                       (a_at + piece.at * a_k) * size, (b_at + b_start) * size, c_at * p.m * p.n + piece.j, p.n)
         args = [a, right, c, addend, Work("block", (scratch,), dtype), alpha, beta, sizes, *(epilogue.args if epilogue else [])]

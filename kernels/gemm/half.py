@@ -24,7 +24,7 @@ from . import tiles as tiled
 from .half_fma import PARTIAL
 from .micro import columns, dot, outer
 from .pack import GROUP, Packing, half_pack_leaf
-from .problem import BIASED, Bias, Panels, Problem, Serial, Sizes, flat, last_two, simplify, starts
+from .problem import BIASED, Bias, GemmProblem, GemmSizes, Panels, Serial, flat, last_two, simplify, starts
 
 WIDTH = 256
 """Columns of a block of C."""
@@ -105,7 +105,7 @@ def _tile_block(dtype: str) -> Any:
 
 @functools.cache
 def _gemm(dtype: str, path: cpu.Cpu, way: str, partials: str, form: Form | None) -> Leaf:
-    """The product; `Sizes` says what it reads and its range. With a bias `c_at` is the piece's first column."""
+    """The product; `GemmSizes` says what it reads and its range. With a bias `c_at` is the piece's first column."""
     block = register_jitable({"vectors": lambda: _vector_block(dtype, partials), "dots": lambda: _dots_block(dtype),
                               "pairs": lambda: _pairs_block(path), "tiles": lambda: _tile_block(dtype),
                               "native": lambda: _native_block(path)}[way]())
@@ -148,22 +148,23 @@ def _gemm(dtype: str, path: cpu.Cpu, way: str, partials: str, form: Form | None)
 
     right = dtype if way == "dots" else "f4"
     signature = f"{dtype}[:], {right}[:], {dtype}[:], {dtype}[:], f4[w,:], f4, f4, numbers, lo, hi" + tail(form)
-    return Leaf(half_gemm, signature, key=f"{way}-{path if way == 'tiles' else path.name}-{partials}-{name(form)}", numbers=Sizes)
+    return Leaf(half_gemm, signature, key=f"{way}-{path if way == 'tiles' else path.name}-{partials}-{name(form)}",
+                numbers=GemmSizes)
 
 
-def _blocks(p: Problem, tall: int, panel: int) -> tuple[int, int]:
+def _blocks(p: GemmProblem, tall: int, panel: int) -> tuple[int, int]:
     """Rows and columns of a block of C: about 16 blocks or more, if C is large enough for that."""
     down = max(1, -(-p.m // 96))
     across = max(-(-p.n // WIDTH), min(-(-16 // down), max(1, p.n // (2 * panel))))
     return -(-p.m // (down * tall)) * tall, -(-p.n // (across * panel)) * panel
 
 
-def _in_tiles(dtype: str, p: Problem, path: cpu.Cpu, partials: str, packed: bool) -> bool:
+def _in_tiles(dtype: str, p: GemmProblem, path: cpu.Cpu, partials: str, packed: bool) -> bool:
     """Whether a simplified problem is done in tiles."""
     return path.amx and partials == "f4" and p.k > 0 and tiled.pays(p.m, p.n, p.k, tiled.products(dtype, path), packed)
 
 
-def _in_dots(dtype: str, p: Problem, path: cpu.Cpu, partials: str) -> bool:
+def _in_dots(dtype: str, p: GemmProblem, path: cpu.Cpu, partials: str) -> bool:
     """Whether a simplified problem is done in dot products of A and B as they are. Without float16 instructions widening takes too long."""
     return p.trans_b and not p.trans_a and p.m <= FEW and p.k > 0 and partials == "f4" and (dtype == "b2" or path.f16c)
 
@@ -213,7 +214,7 @@ class _Layout:
         """Words of that many matrices of `n` columns."""
         return max(1, matrices * -(-n // self.panel) * self.words)
 
-    def call(self, p: Problem, first: int, n: int, matrices: int, b: In, target: Out | Work) -> Call:
+    def call(self, p: GemmProblem, first: int, n: int, matrices: int, b: In, target: Out | Work) -> Call:
         """The call that lays out `n` columns from `first` on."""
         row, start = (p.k, first * p.k) if p.trans_b else (p.n, first)
         if self.way == "tiles":
@@ -223,7 +224,7 @@ class _Layout:
         return Call(half_pack_leaf(self.dtype, self.path, self.way), args, n=matrices * groups, cost=0.3 * matrices * p.k * n)
 
 
-def panels(dtype: str, p: Problem) -> Panels | None:
+def panels(dtype: str, p: GemmProblem) -> Panels | None:
     """How B is laid out for `calls(..., packed=True)` on the current CPU path; None where it is better not."""
     p, path = simplify(p), cpu.current()
     if p.batch or p.m <= 8 or p.count * p.m * p.n * p.k == 0:
@@ -233,7 +234,8 @@ def panels(dtype: str, p: Problem) -> Panels | None:
     return Panels(elements, "f4", (layout.call(p, 0, p.n, 1, In(0, (p.k * p.n,)), Out(0, (elements,))),))
 
 
-def calls(dtype: str, p: Problem, a: In, b: In, c: Out | Work, *, alpha: float = 1.0, beta: float = 1.0, bias: Bias | None = None,
+def calls(dtype: str, p: GemmProblem, a: In, b: In, c: Out | Work, *, alpha: float = 1.0, beta: float = 1.0,
+          bias: Bias | None = None,
           serial: Serial | None = None, partials: str = "f4", packed: bool = False, epilogue: Epilogue | None = None,
           tiles: bool | None = None) -> list[Call]:
     """`gemm.matmul_calls` for "f2" and "b2".
@@ -265,8 +267,8 @@ def calls(dtype: str, p: Problem, a: In, b: In, c: Out | Work, *, alpha: float =
     return made
 
 
-def _piece(p: Problem, first: int, n: int, layout: _Layout, operands: tuple[In, In | Work, Out | Work], alpha: float, beta: float,
-           bias: Bias | None, partials: str, epilogue: Epilogue | None) -> list[Call]:
+def _piece(p: GemmProblem, first: int, n: int, layout: _Layout, operands: tuple[In, In | Work, Out | Work],
+           alpha: float, beta: float, bias: Bias | None, partials: str, epilogue: Epilogue | None) -> list[Call]:
     """The calls for `n` columns of C from `first` on; `operands` are A, those columns of B as the way reads them, C."""
     (a, right, c), dtype, path = operands, layout.dtype, layout.path
     rows, cols = _blocks(replace(p, n=n), layout.tall, layout.panel)
@@ -286,7 +288,8 @@ def _piece(p: Problem, first: int, n: int, layout: _Layout, operands: tuple[In, 
     made = []
     for a_at, b_at, c_at in starts(replace(p, b_step=b_step)):
         (a_outer, a_inner), (b_outer, b_inner) = last_two(p.a_step, 0), last_two(b_step, 0)
-        sizes = Sizes(BIASED if bias else 0, bias.row if bias else 0, bias.column if bias else 0, p.m, n, p.k, rows, cols, tiled.DEPTH,
+        sizes = GemmSizes(BIASED if bias else 0, bias.row if bias else 0, bias.column if bias else 0, p.m, n, p.k, rows,
+                          cols, tiled.DEPTH,
                       a_row * 2, a_k * 2, b_col, inner_count, a_outer * 2, a_inner * 2, b_outer * b_size, b_inner * b_size,
                       a_at * 2, b_at * b_size, c_at * p.m * p.n + first, p.n)
         args = [a, right, c, flat(bias.arg) if bias else a, Work("block", (floats,), "f4"), alpha, beta, sizes,

@@ -52,9 +52,9 @@ def dot_pairs(e: Emitter, sums: Any, left: Any, right: Any) -> Any:
 def in_register(e: Emitter, words: Any) -> Any:
     """A vector that LLVM does not make the memory operand of what reads it.
 
-    Bochs reads such an operand of VDPBF16PS from the wrong place where its distance is one byte of the instruction: it takes that times 4, for an
-    element, where a vector's 64 is meant (`tests/emulator_checks.py` says so as soon as it no longer does). On a processor a load by itself takes
-    as long, so that tests can emulate what runs.
+    Bochs reads such an operand of VDPBF16PS from the wrong place where its distance is one byte of the instruction: it
+    takes that times 4, for an element, where a vector's 64 is meant (`tests/oracle/emulator_checks.py` says so as soon
+    as it no longer does). On a processor a load by itself takes as long, so that tests can emulate what runs.
     """
     return e.b.asm(ir.FunctionType(words.type, [words.type]), "", "=v,0", [words], False)
 

@@ -16,7 +16,7 @@ blocks of A are copied; B lies in panels."""
 
 
 @dataclass(frozen=True)
-class Problem:
+class GemmProblem:
     """A batch of products C = A @ B with A [m, k] ([k, m] with `trans_a`), B [k, n] ([n, k] with `trans_b`), C [m, n].
 
     `a_step` and `b_step` are the elements from one matrix to the next along each axis of `batch`, 0 where the operand is broadcast.
@@ -68,7 +68,7 @@ class Panels:
 
 
 @dataclass(frozen=True)
-class Sizes(Numbers):
+class GemmSizes(Numbers):
     """What the leaf of a product reads. Its range: units = blocks of C of `rows` x `cols`, rows first, then columns, then the batch.
 
     Strides of A and B are bytes, those of C and the bias elements. `b_col` leads from column to column of B; within a panel it is the
@@ -98,7 +98,7 @@ class Sizes(Numbers):
     c_row: int
 
 
-def simplify(p: Problem) -> Problem:
+def simplify(p: GemmProblem) -> GemmProblem:
     """The same products with fewer batch axes: neighbours that step alike become one, or more rows of A where B stays the same."""
     axes: list[tuple[int, int, int]] = []
     for size, a, b in zip(p.batch, p.a_step, p.b_step, strict=True):
@@ -124,7 +124,7 @@ def last_two(values: Sequence[int], fill: int) -> tuple[int, int]:
     return first, second
 
 
-def starts(p: Problem) -> Iterator[tuple[int, int, int]]:
+def starts(p: GemmProblem) -> Iterator[tuple[int, int, int]]:
     """Starts of A, B (elements) and C (matrices) for each index of the batch axes before the last two."""
     for number, index in enumerate(product(*map(range, p.batch[:-2]))):
         yield (sum(i * s for i, s in zip(index, p.a_step, strict=False)),

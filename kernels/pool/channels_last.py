@@ -20,8 +20,8 @@ from ..machine.inner import register_jitable
 from ..machine.leaf import Leaf
 from ..machine.places import address_of, within
 from ..streamed import own_form
-from .average import taps_within
-from .planar import POOL, Pool
+from .average import columns_within, rows_within
+from .planar import AverageWindow, PoolWindow
 
 NOBODY = 255
 """The winner of a window that meets no element, as in `max_pool`. Pools of as many taps have no form here."""
@@ -170,8 +170,8 @@ def _met(at: int, kernel: int, stride: int, before: int, windows: int) -> tuple[
 def _form(dtype: str, own: Sequence[str], make: Callable[[tuple[str, ...]], Leaf], arrays: Sequence[int], backward: bool) -> Any:
     """`Leaf.narrowed` of a leaf whose parameters `arrays` are the one that is read, several rows at a time, and the one that is written."""
     def room(args: Sequence[Any]) -> int:
-        _h, w, _oh, ow, kh, _kw, sh, _sw, dh = args[4:13]
-        rows, wide, other = (-(-kh // sh), ow, w) if backward else ((kh - 1) * dh + 1, w, ow)
+        p = args[4]
+        rows, wide, other = (-(-p.kh // p.sh), p.ow, p.w) if backward else ((p.kh - 1) * p.dh + 1, p.w, p.ow)
         return int(args[0].shape[1] * 2 * max(rows * wide, other))
     return own_form(make, arrays, 3, room) if dtype == "f4" and not any(own) else None
 
@@ -182,20 +182,23 @@ def _max_pool(dtype: str, path: cpu.Cpu, winners: bool, own: tuple[str, ...] = (
     best, hide, size = _at("winner" if winners else "best", dtype, path), _at("hidden", dtype, path), itemsize(dtype)
     (take, _, _), (_, place, give) = (borrowed(dtype, letter) for letter in own)
 
-    def max_pool_last(x, y, where, spare, h, w, oh, ow, kh, kw, sh, sw, dh, dw, top, left, lo, hi):                                 # type: ignore
+    def max_pool_last(x, y, where, spare, p, lo, hi):  # type: ignore[no-untyped-def]
+        h, w, oh, ow, kh, kw, dh, dw = p.h, p.w, p.oh, p.ow, p.kh, p.kw, p.dh, p.dw
         channels = x.shape[1]
         pixel = channels * size
         for unit in range(lo, hi):
             image, oy = unit // oh, unit % oh
-            t0, t1 = within(oy * sh - top, kh, dh, h)
-            met, line = (image * h + oy * sh - top + t0 * dh) * w * channels, ow * channels
+            start = oy * p.sh - p.top
+            t0, t1 = within(start, kh, dh, h)
+            met, line = (image * h + start + t0 * dh) * w * channels, ow * channels
             rows = take(x, met, ((t1 - t0 - 1) * dh + 1) * w * channels if t1 > t0 else 0, spare, 0)
             to = place(y, unit * line, line, spare, spare.shape[0] // 2)
             for ox in range(ow):
-                u0, u1 = within(ox * sw - left, kw, dw, w)
+                left = ox * p.sw - p.left
+                u0, u1 = within(left, kw, dw, w)
                 if t1 > t0 and u1 > u0:
-                    best(channels, t1 - t0, u1 - u0, rows + (ox * sw - left + u0 * dw) * pixel, dh * w * pixel, dw * pixel, t0 * kw + u0, kw,
-                         to + ox * pixel, address_of(where) + unit * line + ox * channels)
+                    best(channels, t1 - t0, u1 - u0, rows + (left + u0 * dw) * pixel, dh * w * pixel, dw * pixel,
+                         t0 * kw + u0, kw, to + ox * pixel, address_of(where) + unit * line + ox * channels)
                 else:
                     hide(channels, to + ox * pixel)
                     if winners:
@@ -204,7 +207,8 @@ def _max_pool(dtype: str, path: cpu.Cpu, winners: bool, own: tuple[str, ...] = (
             give(y, unit * line, line, spare, spare.shape[0] // 2)
 
     x, y = (letter or dtype for letter in own)
-    return Leaf(max_pool_last, f"{x}[:,:], {y}[:,:], u1[:,:], {dtype}[w,:]{POOL}, lo, hi", key=f"{path.name} {winners}",
+    return Leaf(max_pool_last, f"{x}[:,:], {y}[:,:], u1[:,:], {dtype}[w,:], numbers, lo, hi",
+                key=f"{path.name} {winners}", numbers=PoolWindow,
                 narrowed=_form(dtype, own, lambda letters: _max_pool(dtype, path, winners, letters), (0, 1), False))
 
 
@@ -214,24 +218,25 @@ def _max_unpool(dtype: str, path: cpu.Cpu, own: tuple[str, ...] = ("", "")) -> L
     won, size = _at("won", dtype, path), itemsize(dtype)
     (take, _, _), (_, place, give) = (borrowed(dtype, letter) for letter in own)
 
-    def max_unpool_last(g, where, dx, spare, h, w, oh, ow, kh, kw, sh, sw, dh, dw, top, left, lo, hi):                       # type: ignore
-        channels = dx.shape[1]
+    def max_unpool_last(g, where, dx, spare, p, lo, hi):  # type: ignore[no-untyped-def]
+        h, w, oh, ow, kh, kw, sh, sw, channels = p.h, p.w, p.oh, p.ow, p.kh, p.kw, p.sh, p.sw, dx.shape[1]
         pixel = channels * size
         for unit in range(lo, hi):
             image, iy = unit // h, unit % h
-            r0, r1 = _met(iy, kh, sh, top, oh)
+            r0, r1 = _met(iy, kh, sh, p.top, oh)
             met, line = (image * oh + r0) * ow, w * channels
             rows = take(g, met * channels, (r1 - r0) * ow * channels, spare, 0)
             to = place(dx, unit * line, line, spare, spare.shape[0] // 2)
             for ix in range(w):
-                c0, c1 = _met(ix, kw, sw, left, ow)
-                tap = (iy + top - r0 * sh) * kw + ix + left - c0 * sw
+                c0, c1 = _met(ix, kw, sw, p.left, ow)
+                tap = (iy + p.top - r0 * sh) * kw + ix + p.left - c0 * sw
                 won(channels, r1 - r0, c1 - c0, rows + c0 * pixel, ow * pixel, pixel, address_of(where) + (met + c0) * channels,
                     ow * channels, channels, tap, -sh * kw, -sw, to + ix * pixel)
             give(dx, unit * line, line, spare, spare.shape[0] // 2)
 
     g, dx = (letter or dtype for letter in own)
-    return Leaf(max_unpool_last, f"{g}[:,:], u1[:,:], {dx}[:,:], {dtype}[w,:]{POOL}, lo, hi", key=path.name,
+    return Leaf(max_unpool_last, f"{g}[:,:], u1[:,:], {dx}[:,:], {dtype}[w,:], numbers, lo, hi", key=path.name,
+                numbers=PoolWindow,
                 narrowed=_form(dtype, own, lambda letters: _max_unpool(dtype, path, letters), (0, 2), True))
 
 
@@ -239,56 +244,60 @@ def _max_unpool(dtype: str, path: cpu.Cpu, own: tuple[str, ...] = ("", "")) -> L
 def _average_pool(dtype: str, path: cpu.Cpu) -> Leaf:
     mean, size = _at("mean", dtype, path), itemsize(dtype)
 
-    def average_pool_last(x, y, counts, h, w, oh, ow, kh, kw, sh, sw, dh, dw, top, left, lo, hi):                            # type: ignore
-        channels = x.shape[1]
+    def average_pool_last(x, y, counts, p, lo, hi):  # type: ignore[no-untyped-def]
+        h, w, oh, ow, kw, dh, dw, channels = p.h, p.w, p.oh, p.ow, p.kw, p.dh, p.dw, x.shape[1]
         pixel = channels * size
         for unit in range(lo, hi):
             image, oy = unit // oh, unit % oh
-            t0, t1 = within(oy * sh - top, kh, dh, h)
+            start = oy * p.sh - p.top
+            t0, t1 = within(start, p.kh, dh, h)
             for ox in range(ow):
-                u0, u1 = within(ox * sw - left, kw, dw, w)
-                at = (image * h + oy * sh - top + t0 * dh) * w + ox * sw - left + u0 * dw
+                left = ox * p.sw - p.left
+                u0, u1 = within(left, kw, dw, w)
+                at = (image * h + start + t0 * dh) * w + left + u0 * dw
                 mean(channels, t1 - t0, u1 - u0, address_of(x) + at * pixel, dh * w * pixel, dw * pixel, int(counts[oy * ow + ox]),
                      address_of(y) + (unit * ow + ox) * pixel)
 
-    return Leaf(average_pool_last, f"{dtype}[:,:], {dtype}[:,:], {dtype}[:]{POOL}, lo, hi", key=path.name)
+    return Leaf(average_pool_last, f"{dtype}[:,:], {dtype}[:,:], {dtype}[:], numbers, lo, hi", key=path.name,
+                numbers=PoolWindow)
 
 
 @functools.cache
 def _average_gradient(dtype: str, path: cpu.Cpu) -> Leaf:
     shares, size = _at("shares", dtype, path), itemsize(dtype)
 
-    def average_pool_last_gradient(g, dx, counts, h, w, oh, ow, kh, kw, sh, sw, dh, dw, top, left, lo, hi):                  # type: ignore
-        channels = dx.shape[1]
+    def average_pool_last_gradient(g, dx, counts, p, lo, hi):  # type: ignore[no-untyped-def]
+        h, w, oh, ow, channels = p.h, p.w, p.oh, p.ow, dx.shape[1]
         pixel = channels * size
         for unit in range(lo, hi):
             image, iy = unit // h, unit % h
-            r0, r1 = _met(iy, kh, sh, top, oh)
+            r0, r1 = _met(iy, p.kh, p.sh, p.top, oh)
             for ix in range(w):
-                c0, c1 = _met(ix, kw, sw, left, ow)
+                c0, c1 = _met(ix, p.kw, p.sw, p.left, ow)
                 at = (image * oh + r0) * ow + c0
                 shares(channels, r1 - r0, c1 - c0, address_of(g) + at * pixel, ow * pixel, pixel,
                        address_of(counts) + (r0 * ow + c0) * size, ow * size, address_of(dx) + (unit * w + ix) * pixel)
 
-    return Leaf(average_pool_last_gradient, f"{dtype}[:,:], {dtype}[:,:], {dtype}[:]{POOL}, lo, hi", key=path.name)
+    return Leaf(average_pool_last_gradient, f"{dtype}[:,:], {dtype}[:,:], {dtype}[:], numbers, lo, hi", key=path.name,
+                numbers=PoolWindow)
 
 
-def _window_counts(counts, h, w, oh, ow, kh, kw, sh, sw, dh, dw, top, left, row_low, row_high, low, high):                   # type: ignore
+def _window_counts(counts: Any, p: Any) -> None:
     """How many taps of each window count, at least 1."""
-    for oy in range(oh):
-        rows = taps_within(oy * sh - top, dh, kh, row_low, row_high)
-        for ox in range(ow):
-            counts[oy * ow + ox] = max(1, rows * taps_within(ox * sw - left, dw, kw, low, high))
+    for oy in range(p.oh):
+        rows = rows_within(p, oy)
+        for ox in range(p.ow):
+            counts[oy * p.ow + ox] = max(1, rows * columns_within(p, ox))
 
 
 @functools.cache
 def _counts(dtype: str) -> Leaf:
-    return Leaf(_window_counts, f"{dtype}[:]{POOL}, i8, i8, i8, i8")
+    return Leaf(_window_counts, f"{dtype}[:], numbers", numbers=AverageWindow)
 
 
 # ---- calls -------------------------------------------------------------------------------------------------------------------------
 
-def _tables(p: Pool, n: int, channels: int) -> tuple[tuple[int, int], tuple[int, int]]:
+def _tables(p: PoolWindow, n: int, channels: int) -> tuple[tuple[int, int], tuple[int, int]]:
     """The shapes of an image and of its pool as pixels by channels."""
     return (n * p.h * p.w, channels), (n * p.oh * p.ow, channels)
 
@@ -298,33 +307,33 @@ def _rows(leaf: Leaf, args: Sequence[Any], rows: int, cost: float) -> Call:
     return Call(leaf, args, rows, max(1, int(5000 * rows / (cost + 1))), cost)
 
 
-def max_pool(p: Pool, n: int, channels: int, dtype: str, path: cpu.Cpu, winners: bool) -> list[Call]:
+def max_pool(p: PoolWindow, n: int, channels: int, dtype: str, path: cpu.Cpu, winners: bool) -> list[Call]:
     """Maxima (output 0) of input 0 and, if asked for, the winners' taps (output 1, bytes)."""
     image, pooled = _tables(p, n, channels)
     where = Out(1, pooled) if winners else Work("nobody", (1, 1), "u1")
     cost = n * p.oh * p.ow * channels * ((0.1 if winners else 3.2 / path.vector_bytes) * p.kh * p.kw + 0.2) * itemsize(dtype) / 4
-    args = (In(0, image), Out(0, pooled), where, Work("spare", (1,), dtype), *p.numbers)
+    args = (In(0, image), Out(0, pooled), where, Work("spare", (1,), dtype), p)
     return [_rows(_max_pool(dtype, path, winners), args, n * p.oh, cost)]
 
 
-def max_unpool(p: Pool, n: int, channels: int, dtype: str, path: cpu.Cpu) -> list[Call]:
+def max_unpool(p: PoolWindow, n: int, channels: int, dtype: str, path: cpu.Cpu) -> list[Call]:
     """dx (output 0) from the gradient of the maxima (input 0) and the winners' taps (1)."""
     image, pooled = _tables(p, n, channels)
-    args = (In(0, pooled), In(1, pooled), Out(0, image), Work("spare", (1,), dtype), *p.numbers)
+    args = (In(0, pooled), In(1, pooled), Out(0, image), Work("spare", (1,), dtype), p)
     return [_rows(_max_unpool(dtype, path), args, n * p.h, n * p.h * p.w * channels * itemsize(dtype) * 0.12)]
 
 
-def average(p: Pool, limits: tuple[int, int, int, int], n: int, channels: int, dtype: str, path: cpu.Cpu) -> list[Call]:
-    """Averages (output 0) of input 0; taps in `limits` (rows low, high, columns low, high) count."""
+def average(p: AverageWindow, n: int, channels: int, dtype: str, path: cpu.Cpu) -> list[Call]:
+    """Averages (output 0) of input 0."""
     image, pooled = _tables(p, n, channels)
     counts, cost = Work("counts", (p.oh * p.ow,), dtype), n * p.oh * p.ow * channels * (0.06 * p.kh * p.kw + 0.2) * itemsize(dtype) / 4
-    return [Call(_counts(dtype), (counts, *p.numbers, *limits), 1, 1, p.oh * p.ow * 3.0),
-            _rows(_average_pool(dtype, path), (In(0, image), Out(0, pooled), counts, *p.numbers), n * p.oh, cost)]
+    return [Call(_counts(dtype), (counts, p), 1, 1, p.oh * p.ow * 3.0),
+            _rows(_average_pool(dtype, path), (In(0, image), Out(0, pooled), counts, p), n * p.oh, cost)]
 
 
-def average_gradient(p: Pool, limits: tuple[int, int, int, int], n: int, channels: int, dtype: str, path: cpu.Cpu) -> list[Call]:
+def average_gradient(p: AverageWindow, n: int, channels: int, dtype: str, path: cpu.Cpu) -> list[Call]:
     """dx (output 0) from the gradient of the averages (input 0)."""
     image, pooled = _tables(p, n, channels)
     counts, cost = Work("counts", (p.oh * p.ow,), dtype), n * p.h * p.w * channels * itemsize(dtype) * 0.15
-    return [Call(_counts(dtype), (counts, *p.numbers, *limits), 1, 1, p.oh * p.ow * 3.0),
-            _rows(_average_gradient(dtype, path), (In(0, pooled), Out(0, image), counts, *p.numbers), n * p.h, cost)]
+    return [Call(_counts(dtype), (counts, p), 1, 1, p.oh * p.ow * 3.0),
+            _rows(_average_gradient(dtype, path), (In(0, pooled), Out(0, image), counts, p), n * p.h, cost)]

@@ -23,8 +23,8 @@ from ..machine.inner import register_jitable
 from ..machine.leaf import Leaf
 from ..machine.places import address_of, within
 from . import separable
-from .planar import POOL, Pool, run
-from .separable import Form, chunks, columns, fold, form_of, sizes, whole
+from .planar import PoolWindow, run
+from .separable import FoldForm, chunks, columns, fold, form_of, sizes, whole
 
 SPREAD = 24 << 10
 """Bytes of spread rows: with what is read and written beside them they stay in the first cache."""
@@ -193,13 +193,15 @@ def _unhalve(dtype: str, path: cpu.Cpu) -> Any:
 # ---- leaves ------------------------------------------------------------------------------------------------------------------------
 
 @register_jitable
-def _layout(offsets: Any, edges: Any, ow: int, kh: int, kw: int, sw: int, dh: int, dw: int, left: int, w: int, phase: int, size: int) -> None:
-    """Where the taps lie in the spread rows (of sw phases of `phase` elements each), and the first tap of each window that meets the row."""
-    for ky in range(kh):
+def _layout(offsets: Any, edges: Any, p: Any, phase: int, size: int) -> None:
+    """Where the taps of windows p (`PoolWindow`) lie in the spread rows (of p.sw phases of `phase` elements each), and
+    the first tap of each window that meets the row."""
+    kw, sw, dw = p.kw, p.sw, p.dw
+    for ky in range(p.kh):
         for kx in range(kw):
-            offsets[ky * kw + kx] = (ky * dh * sw * phase + kx * dw % sw * phase + kx * dw // sw) * size
-    for i in range(ow):
-        first, last = within(i * sw - left, kw, dw, w)
+            offsets[ky * kw + kx] = (ky * p.dh * sw * phase + kx * dw % sw * phase + kx * dw // sw) * size
+    for i in range(p.ow):
+        first, last = within(i * sw - p.left, kw, dw, p.w)
         edges[i] = first if first < last else -1
 
 
@@ -223,8 +225,9 @@ def _spread(dtype: str, path: cpu.Cpu) -> Any:
     pairs = as_intrinsic(f"tileflow_pairs_{dtype}_{path.name}", "count, x, even, odd", path, _pairs(dtype, path))
 
     @register_jitable
-    def spread(source: Any, target: Any, w: int, left: int, sw: int, phase: int) -> None:
+    def spread(source: Any, target: Any, p: Any, phase: int) -> None:
         """Element i of a row to place (i + left) // sw of phase (i + left) % sw."""
+        w, left, sw = p.w, p.left, p.sw
         if sw == 1:
             put = target[left:left + w]
             for j in range(w):
@@ -244,31 +247,31 @@ def _spread(dtype: str, path: cpu.Cpu) -> Any:
 
 
 @register_jitable
-def _places(places: Any, w: int, kw: int, dh: int, dw: int) -> None:
-    """How far behind the first tap of its window each tap lies in the plane."""
+def _places(places: Any, p: Any, down: int, across: int) -> None:
+    """How far behind the first tap of its window each tap lies; `down` and `across` lead to the next row and column."""
     for t in range(places.shape[0]):
-        places[t] = t // kw * dh * w + t % kw * dw
+        places[t] = t // p.kw * p.dh * down + t % p.kw * p.dw * across
 
 
 @functools.cache
-def _max_pool(dtype: str, form: Form, path: cpu.Cpu) -> Leaf:
+def _max_pool(dtype: str, form: FoldForm, path: cpu.Cpu) -> Leaf:
     """Without winners."""
     size, down, across = itemsize(dtype), columns("max", dtype, form.down, path), fold("max", dtype, form.across, form.stride, path)
 
-    def max_pool(x, y, rows, h, w, oh, ow, kh, kw, sh, sw, dh, dw, top, left, pitch):                                       # type: ignore
-        nothing = x.dtype.type(-float("inf"))
+    def max_pool(x, y, rows, pitch, p):  # type: ignore[no-untyped-def]
+        oh, ow, nothing = p.oh, p.ow, x.dtype.type(-float("inf"))
         for i in range(rows.shape[0]):
             rows[i] = nothing
-        band, (low, high) = rows.shape[0] // pitch, whole(h, oh, kh, sh, dh, top)
+        band, (low, high) = rows.shape[0] // pitch, whole(p)
         for plane in range(y.shape[0]):
             for first in range(0, oh, band):
                 last = min(first + band, oh)
-                down(address_of(x) + plane * h * w * size, rows, first, last, low, high, pitch, h, w, kh, sh, dh, top, left,
-                     nothing)
-                across(last - first, ow, kw, dw * size, sw * size, address_of(rows), pitch * size,
+                down(address_of(x) + plane * p.h * p.w * size, rows, first, last, low, high, pitch, p, nothing)
+                across(last - first, ow, p.kw, p.dw * size, p.sw * size, address_of(rows), pitch * size,
                        address_of(y) + (plane * oh + first) * ow * size, ow * size, 0)
 
-    return Leaf(max_pool, f"{dtype}[r,:], {dtype}[r,:], {dtype}[w,:]{POOL}, i8", key=f"{form} {path.name}")
+    return Leaf(max_pool, f"{dtype}[r,:], {dtype}[r,:], {dtype}[w,:], i8, numbers", key=f"{form} {path.name}",
+                numbers=PoolWindow)
 
 
 @functools.cache
@@ -277,9 +280,9 @@ def _max_winners(dtype: str, code: str, path: cpu.Cpu) -> Leaf:
     best = as_intrinsic(f"tileflow_best_row_{dtype}_{code}_{path.name}", "width, t0, t1, rows, offsets, edges, y, where", path,
                         _best_row(dtype, code, path))
 
-    def max_pool_winners(x, y, where, rows, offsets, edges, h, w, oh, ow, kh, kw, sh, sw, dh, dw, top, left, phase):         # type: ignore
-        _layout(offsets, edges, ow, kh, kw, sw, dh, dw, left, w, phase, size)
-        step = sw * phase
+    def max_pool_winners(x, y, where, rows, offsets, edges, phase, p):  # type: ignore[no-untyped-def]
+        _layout(offsets, edges, p, phase, size)
+        h, w, oh, ow, kh, sh, dh, top, step = p.h, p.w, p.oh, p.ow, p.kh, p.sh, p.dh, p.top, p.sw * phase
         for i in range(rows.shape[0]):
             rows[i] = x.dtype.type(-float("inf"))
         band = max(1, (rows.shape[0] // step - (kh - 1) * dh - 1) // sh + 1)
@@ -288,17 +291,18 @@ def _max_winners(dtype: str, code: str, path: cpu.Cpu) -> Leaf:
                 last = min(first + band, oh)
                 low, high = max(0, first * sh - top), min(h, (last - 1) * sh - top + (kh - 1) * dh + 1)
                 for r in range(low, high):
-                    spread(x[plane, r * w:(r + 1) * w], rows[(r - low) * step:(r - low + 1) * step], w, left, sw, phase)
+                    spread(x[plane, r * w:(r + 1) * w], rows[(r - low) * step:(r - low + 1) * step], p, phase)
                 for oy in range(first, last):
                     start, t0, t1 = oy * sh - top, 0, kh
                     if start < 0 or start + (kh - 1) * dh >= h:
                         t0, t1 = within(start, kh, dh, h)
                     at = plane * oh * ow + oy * ow
-                    best(ow, t0 * kw, t1 * kw, address_of(rows) + (start - low) * step * size, address_of(offsets),
+                    best(ow, t0 * p.kw, t1 * p.kw, address_of(rows) + (start - low) * step * size, address_of(offsets),
                          address_of(edges), address_of(y) + at * size, address_of(where) + at * wide)
 
     arrays = f"{dtype}[r,:], {dtype}[r,:], {code}[r,:]"
-    return Leaf(max_pool_winners, f"{arrays}, {dtype}[w,:], i8[w,:], i4[w,:]{POOL}, i8", key=path.name)
+    return Leaf(max_pool_winners, f"{arrays}, {dtype}[w,:], i8[w,:], i4[w,:], i8, numbers", key=path.name,
+                numbers=PoolWindow)
 
 
 @functools.cache
@@ -317,40 +321,43 @@ def _max_halves(dtype: str, code: str, path: cpu.Cpu) -> Leaf:
     size = itemsize(dtype)
     rows = as_intrinsic(f"tileflow_halve_{dtype}_{code}_{path.name}", "rows, width, x, x_row, y, where", path, halve(dtype, code, path))
 
-    def max_halves(x, y, h, w, oh, ow):                                                                                     # type: ignore
+    def max_halves(x, y, p):  # type: ignore[no-untyped-def]
         for plane in range(y.shape[0]):
-            rows(oh, ow, address_of(x) + plane * h * w * size, w * size, address_of(y) + plane * oh * ow * size, 0)
+            source, target = address_of(x) + plane * p.h * p.w * size, address_of(y) + plane * p.oh * p.ow * size
+            rows(p.oh, p.ow, source, p.w * size, target, 0)
 
-    def max_halves_winners(x, y, where, h, w, oh, ow):                                                                      # type: ignore
+    def max_halves_winners(x, y, where, p):  # type: ignore[no-untyped-def]
         for plane in range(y.shape[0]):
-            at = plane * oh * ow
-            rows(oh, ow, address_of(x) + plane * h * w * size, w * size, address_of(y) + at * size, address_of(where) + at)
+            source, at = address_of(x) + plane * p.h * p.w * size, plane * p.oh * p.ow
+            rows(p.oh, p.ow, source, p.w * size, address_of(y) + at * size, address_of(where) + at)
 
     if code:
-        return Leaf(max_halves_winners, f"{dtype}[r,:], {dtype}[r,:], {code}[r,:], i8, i8, i8, i8", key=path.name)
-    return Leaf(max_halves, f"{dtype}[r,:], {dtype}[r,:], i8, i8, i8, i8", key=path.name)
+        return Leaf(max_halves_winners, f"{dtype}[r,:], {dtype}[r,:], {code}[r,:], numbers", key=path.name,
+                    numbers=PoolWindow)
+    return Leaf(max_halves, f"{dtype}[r,:], {dtype}[r,:], numbers", key=path.name, numbers=PoolWindow)
 
 
 @functools.cache
 def _unpool(dtype: str, code: str) -> Leaf:
     missing = none(code)
 
-    def max_unpool(g, where, dx, places, h, w, oh, ow, kh, kw, sh, sw, dh, dw, top, left):                                  # type: ignore
+    def max_unpool(g, where, dx, places, p):  # type: ignore[no-untyped-def]
         """dx = the sum of the gradients of the windows that each element has won, in their row-major order."""
-        _places(places, w, kw, dh, dw)
+        h, w, ow, sw = p.h, p.w, p.ow, p.sw
+        _places(places, p, w, 1)
         for plane in range(dx.shape[0]):
             target = dx[plane]
             for i in range(h * w):
                 target[i] = 0
-            for oy in range(oh):
+            for oy in range(p.oh):
                 gradient, winner = g[plane, oy * ow:(oy + 1) * ow], where[plane, oy * ow:(oy + 1) * ow]
-                start = (oy * sh - top) * w - left
+                start = (oy * p.sh - p.top) * w - p.left
                 for i in range(ow):
                     t = int(winner[i])
                     if t != missing:
                         target[start + i * sw + places[t]] += gradient[i]
 
-    return Leaf(max_unpool, f"{dtype}[r,:], {code}[r,:], {dtype}[r,:], i8[w,:]{POOL}")
+    return Leaf(max_unpool, f"{dtype}[r,:], {code}[r,:], {dtype}[r,:], i8[w,:], numbers", numbers=PoolWindow)
 
 
 @functools.cache
@@ -358,7 +365,8 @@ def _unpool_halves(dtype: str, path: cpu.Cpu) -> Leaf:
     size = itemsize(dtype)
     unhalve = as_intrinsic(f"tileflow_unhalve_{dtype}_{path.name}", "rows, width, g, where, dx, dx_row", path, _unhalve(dtype, path))
 
-    def max_unpool_halves(g, where, dx, h, w, oh, ow):                                                                      # type: ignore
+    def max_unpool_halves(g, where, dx, p):  # type: ignore[no-untyped-def]
+        h, w, oh, ow = p.h, p.w, p.oh, p.ow
         for plane in range(dx.shape[0]):
             at = plane * oh * ow
             unhalve(oh, ow, address_of(g) + at * size, address_of(where) + at, address_of(dx) + plane * h * w * size, w * size)
@@ -369,61 +377,64 @@ def _unpool_halves(dtype: str, path: cpu.Cpu) -> Leaf:
                 for y in range(2 * oh):
                     row[y * w + w - 1] = 0
 
-    return Leaf(max_unpool_halves, f"{dtype}[r,:], u1[r,:], {dtype}[r,:], i8, i8, i8, i8", key=path.name)
+    return Leaf(max_unpool_halves, f"{dtype}[r,:], u1[r,:], {dtype}[r,:], numbers", key=path.name, numbers=PoolWindow)
 
 
 @functools.cache
 def _indices(code: str) -> Leaf:
     missing = none(code)
 
-    def winner_places(where, indices, places, down, across, lo, h, w, oh, ow, kh, kw, sh, sw, dh, dw, top, left):           # type: ignore
-        """Winners as places in the whole tensor, -1 where a window lies in the padding; `down` and `across` lead to the next row and column."""
-        for t in range(places.shape[0]):
-            places[t] = t // kw * dh * down + t % kw * dw * across
+    def winner_places(where, indices, places, down, across, p, lo):  # type: ignore[no-untyped-def]
+        """Winners as places in the whole tensor, -1 where a window lies in the padding."""
+        ow = p.ow
+        _places(places, p, down, across)
         for plane in range(indices.shape[0]):
-            for oy in range(oh):
+            for oy in range(p.oh):
                 winner, found = where[plane, oy * ow:(oy + 1) * ow], indices[plane, oy * ow:(oy + 1) * ow]
-                start = (lo + plane) * h * w + (oy * sh - top) * down - left * across
+                start = (lo + plane) * p.h * p.w + (oy * p.sh - p.top) * down - p.left * across
                 for i in range(ow):
                     t = int(winner[i])
-                    found[i] = start + i * sw * across + places[t] if t != missing else -1
+                    found[i] = start + i * p.sw * across + places[t] if t != missing else -1
 
-    return Leaf(winner_places, f"{code}[r,:], i8[r,:], i8[w,:], i8, i8, lo{POOL}")
+    return Leaf(winner_places, f"{code}[r,:], i8[r,:], i8[w,:], i8, i8, numbers, lo", numbers=PoolWindow)
 
 
 # ---- calls -----------------------------------------------------------------------------------------------------------------------
 
-def max_pool(p: Pool, planes: int, dtype: str, path: cpu.Cpu, where: Out | Work | None = None, y: Out | Work | None = None) -> list[Call]:
+def max_pool(p: PoolWindow, planes: int, dtype: str, path: cpu.Cpu, where: Out | Work | None = None,
+             y: Out | Work | None = None) -> list[Call]:
     """Maxima of input 0 to output 0 (or `y`), and the winners to `where` [planes, oh * ow] of `winner_code` if it is given."""
     code = winner_code(p.kh * p.kw) if where is not None else ""
     arrays = (In(0, (planes, p.h * p.w)), y or Out(0, (planes, p.oh * p.ow)), *([] if where is None else [where]))
     if p.whole and not code:
         return run(_max_plane(dtype, path), arrays, planes, 10 + p.h * p.w * 0.05 * itemsize(dtype))
     if p.halves:
-        return run(_max_halves(dtype, code, path), (*arrays, p.h, p.w, p.oh, p.ow), planes, p.oh * (4 + p.ow * 0.5))
+        return run(_max_halves(dtype, code, path), (*arrays, p), planes, p.oh * (4 + p.ow * 0.5))
     if not code:
         between, pitch = separable.rows(p, dtype, path)
-        return run(_max_pool(dtype, form_of(p), path), (*arrays, between, *p.numbers, pitch), planes, separable.cost(p, dtype, path))
+        return run(_max_pool(dtype, form_of(p), path), (*arrays, between, pitch, p), planes,
+                   separable.cost(p, dtype, path))
     phase = max(p.ow + (p.kw - 1) * p.dw // p.sw, (p.w + p.left - 1) // p.sw + 1)
     span = (p.kh - 1) * p.dh + 1
     rows = max(span, min((p.oh - 1) * p.sh + span, SPREAD // (phase * p.sw * itemsize(dtype))))
     scratch = (Work(f"spread {dtype}", (rows * phase * p.sw,), dtype), Work("taps", (p.kh * p.kw,), "i8"), Work("edges", (p.ow,), "i4"))
-    return run(_max_winners(dtype, code, path), (*arrays, *scratch, *p.numbers, phase), planes,
+    return run(_max_winners(dtype, code, path), (*arrays, *scratch, phase, p), planes,
                p.oh * (p.ow * p.kh * p.kw * 0.12 + 20) + p.h * p.w * 0.3)
 
 
-def max_pool_with_indices(p: Pool, planes: int, dtype: str, path: cpu.Cpu, by_columns: bool = False) -> list[Call]:
+def max_pool_with_indices(p: PoolWindow, planes: int, dtype: str, path: cpu.Cpu,
+                          by_columns: bool = False) -> list[Call]:
     """Maxima (output 0) of input 0 and their places in the tensor (output 1, int64; -1 where a window lies in the padding).
 
     `by_columns` counts the elements of a plane column by column.
     """
     code, out = winner_code(p.kh * p.kw), (planes, p.oh * p.ow)
     where = _winners(code, out)
-    args = (where, Out(1, out), Work("places", (p.kh * p.kw,), "i8"), *((1, p.h) if by_columns else (p.w, 1)), *p.numbers)
+    args = (where, Out(1, out), Work("places", (p.kh * p.kw,), "i8"), *((1, p.h) if by_columns else (p.w, 1)), p)
     return [*max_pool(p, planes, dtype, path, where), *run(_indices(code), args, planes, p.oh * p.ow * 1.0)]
 
 
-def max_gradient(p: Pool, planes: int, dtype: str, path: cpu.Cpu) -> list[Call]:
+def max_gradient(p: PoolWindow, planes: int, dtype: str, path: cpu.Cpu) -> list[Call]:
     """dx (output 0) from the gradient of the maxima (input 0) and x (1): the winners are found again."""
     out = (planes, p.oh * p.ow)
     where = _winners(winner_code(p.kh * p.kw), out)
@@ -433,12 +444,12 @@ def max_gradient(p: Pool, planes: int, dtype: str, path: cpu.Cpu) -> list[Call]:
     return [again, *max_unpool(p, planes, dtype, path, where)]
 
 
-def max_unpool(p: Pool, planes: int, dtype: str, path: cpu.Cpu, where: In | Work) -> list[Call]:
+def max_unpool(p: PoolWindow, planes: int, dtype: str, path: cpu.Cpu, where: In | Work) -> list[Call]:
     """dx (output 0) from the gradient of the maxima (input 0) and the winners."""
     arrays = (In(0, (planes, p.oh * p.ow)), where, Out(0, (planes, p.h * p.w)))
     if p.halves:
-        return run(_unpool_halves(dtype, path), (*arrays, p.h, p.w, p.oh, p.ow), planes, p.oh * (8 + p.ow * 0.8))
-    return run(_unpool(dtype, winner_code(p.kh * p.kw)), (*arrays, Work("places", (p.kh * p.kw,), "i8"), *p.numbers), planes,
+        return run(_unpool_halves(dtype, path), (*arrays, p), planes, p.oh * (8 + p.ow * 0.8))
+    return run(_unpool(dtype, winner_code(p.kh * p.kw)), (*arrays, Work("places", (p.kh * p.kw,), "i8"), p), planes,
                p.oh * (p.ow * 1.5 + 10) + p.h * p.w * 0.1)
 
 

@@ -1,16 +1,16 @@
-"""Pooling over planes [h, w] of NCHW tensors: sizes, and calls over planes, each a unit of range."""
+"""Pooling over planes [h, w] of NCHW tensors: windows, and calls over planes, each a unit of range."""
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from ..machine.call import Call
-from ..machine.leaf import Leaf
+from ..machine.leaf import Leaf, Numbers
 
 
 @dataclass(frozen=True)
-class Pool:
-    """The sizes of one pooling of planes [h, w] to [oh, ow]: kernel, strides, dilations, padding before each axis."""
+class PoolWindow(Numbers):
+    """The windows of one pooling of planes [h, w] to [oh, ow]: kernel, strides, dilations, padding before each axis."""
 
     h: int
     w: int
@@ -26,23 +26,24 @@ class Pool:
     left: int
 
     @property
-    def numbers(self) -> tuple[int, ...]:
-        """The arguments of the leaves."""
-        return astuple(self)
-
-    @property
     def halves(self) -> bool:
         """2 x 2 blocks side by side, none of them cut."""
-        return self.numbers[4:] == (2, 2, 2, 2, 1, 1, 0, 0) and 2 * self.oh <= self.h and 2 * self.ow <= self.w
+        return self.words()[4:12] == [2, 2, 2, 2, 1, 1, 0, 0] and 2 * self.oh <= self.h and 2 * self.ow <= self.w
 
     @property
     def whole(self) -> bool:
         """One window, of the whole plane."""
-        return self.numbers == (self.h, self.w, 1, 1, self.h, self.w, self.sh, self.sw, 1, 1, 0, 0)
+        return self.words()[:12] == [self.h, self.w, 1, 1, self.h, self.w, self.sh, self.sw, 1, 1, 0, 0]
 
 
-POOL = ", i8" * 12
-"""`Pool.numbers` in a signature."""
+@dataclass(frozen=True)
+class AverageWindow(PoolWindow):
+    """The same with the rows and columns (low and high each) in which a tap counts for the average."""
+
+    row_low: int
+    row_high: int
+    column_low: int
+    column_high: int
 
 
 def run(leaf: Leaf, args: tuple[Any, ...], planes: int, ns_per_plane: float) -> list[Call]:

@@ -16,7 +16,7 @@ from ..isa.vector import Emitter, as_intrinsic, itemsize, vector, word
 from ..machine.call import Work
 from ..machine.inner import register_jitable
 from ..machine.places import address_of, within
-from .planar import Pool
+from .planar import PoolWindow
 
 KNOWN = 7
 """Taps up to which a number of them has code of its own: loops over few taps take twice as long."""
@@ -47,7 +47,7 @@ MEET = {"max": _largest, "sum": _sum, "mean": _sum}
 """How one tap or two are met; a mean is divided by its share."""
 
 
-class Form(NamedTuple):
+class FoldForm(NamedTuple):
     """What of a pool has code of its own; 0: the one for any number."""
 
     down: int                              # taps of a column
@@ -55,11 +55,11 @@ class Form(NamedTuple):
     stride: int                            # along the row
 
 
-def form_of(p: Pool) -> Form:
+def form_of(p: PoolWindow) -> FoldForm:
     """The form of these windows."""
     def known(taps: int) -> int:
         return taps if taps <= KNOWN else 0
-    return Form(known(p.kh), known(p.kw), p.sw if p.sw <= SHUFFLED else 0)
+    return FoldForm(known(p.kh), known(p.kw), p.sw if p.sw <= SHUFFLED else 0)
 
 
 def sizes(lanes: int) -> list[int]:
@@ -139,35 +139,38 @@ def fold(kind: str, dtype: str, known: int, stride: int, path: cpu.Cpu) -> Any:
 
 
 @register_jitable
-def whole(h: int, oh: int, kh: int, sh: int, dh: int, top: int) -> tuple[int, int]:
-    """The rows low..high - 1 of windows all of whose taps lie in the plane."""
-    low = min(oh, (top + sh - 1) // sh)
-    return low, max(low, min(oh, (h - 1 - (kh - 1) * dh + top) // sh + 1))
+def whole(p: Any) -> tuple[int, int]:
+    """The rows low..high - 1 of windows p (`PoolWindow`) all of whose taps lie in the plane."""
+    low = min(p.oh, (p.top + p.sh - 1) // p.sh)
+    return low, max(low, min(p.oh, (p.h - 1 - (p.kh - 1) * p.dh + p.top) // p.sh + 1))
 
 
 @functools.cache
 def columns(kind: str, dtype: str, known: int, path: cpu.Cpu) -> Any:
-    """The Numba-callable `columns(x, rows, first, last, low, high, pitch, h, w, kh, sh, dh, top, left, nothing)`, the first step for rows of windows.
+    """The Numba-callable `columns(x, rows, first, last, low, high, pitch, p, nothing)`, the first step for windows p.
 
-    x: the address of the plane. rows: the array to which it writes row `first` and those up to `last`, `pitch` elements apart, from `left` on;
-    `nothing` where a window meets no row. low, high: as `whole` gives them. known: `Form.down`.
+    x: the address of the plane. rows: the array to which it writes row `first` and those up to `last`, `pitch` elements
+    apart, from `p.left` on; `nothing` where a window meets no row. low, high: as `whole` gives them.
+    known: `FoldForm.down`.
     """
     size, down, fewer = itemsize(dtype), fold(kind, dtype, known, 1, path), fold(kind, dtype, 0, 1, path)
 
     @register_jitable
-    def columns(x: int, rows: Any, first: int, last: int, low: int, high: int, pitch: int, h: int, w: int, kh: int, sh: int, dh: int, top: int,
-                left: int, nothing: float) -> None:
-        row = first
+    def columns(x: int, rows: Any, first: int, last: int, low: int, high: int, pitch: int, p: Any,
+                nothing: float) -> None:
+        w, row, apart = p.w, first, p.dh * p.w * size
         while row < last:
-            start, to = row * sh - top, (row - first) * pitch + left
+            start, to = row * p.sh - p.top, (row - first) * pitch + p.left
             if low <= row < high:
                 count = min(last, high) - row
-                down(count, w, kh, dh * w * size, 0, x + start * w * size, sh * w * size, address_of(rows) + to * size, pitch * size, 0)
+                down(count, w, p.kh, apart, 0, x + start * w * size, p.sh * w * size, address_of(rows) + to * size,
+                     pitch * size, 0)
                 row += count
                 continue
-            t0, t1 = within(start, kh, dh, h)
+            t0, t1 = within(start, p.kh, p.dh, p.h)
             if t0 < t1:
-                fewer(1, w, t1 - t0, dh * w * size, 0, x + (start + t0 * dh) * w * size, 0, address_of(rows) + to * size, 0, 0)
+                fewer(1, w, t1 - t0, apart, 0, x + (start + t0 * p.dh) * w * size, 0, address_of(rows) + to * size, 0,
+                      0)
             else:
                 for i in range(w):
                     rows[to + i] = nothing
@@ -175,19 +178,19 @@ def columns(kind: str, dtype: str, known: int, path: cpu.Cpu) -> Any:
     return columns
 
 
-def pitch(p: Pool, dtype: str, path: cpu.Cpu) -> int:
+def pitch(p: PoolWindow, dtype: str, path: cpu.Cpu) -> int:
     """Elements of a row between both axes: padding, elements, and what vectors of outputs read behind them."""
     lanes = path.lanes(itemsize(dtype))
     return max(p.left + p.w, -(-p.ow // lanes) * lanes * p.sw + (p.kw - 1) * p.dw)
 
 
-def rows(p: Pool, dtype: str, path: cpu.Cpu) -> tuple[Work, int]:
+def rows(p: PoolWindow, dtype: str, path: cpu.Cpu) -> tuple[Work, int]:
     """Those rows, and their pitch."""
     wide = pitch(p, dtype, path)
     return Work(f"rows {dtype}", (wide * max(1, min(p.oh, ROOM // (wide * itemsize(dtype)))),), dtype), wide
 
 
-def cost(p: Pool, dtype: str, path: cpu.Cpu) -> float:
+def cost(p: PoolWindow, dtype: str, path: cpu.Cpu) -> float:
     """Nanoseconds of a plane on one core."""
     vectors = itemsize(dtype) / path.vector_bytes
     return 20 + p.oh * (4 + 0.6 * (p.kh * math.ceil(p.w * vectors) + p.kw * math.ceil(p.ow * vectors) * min(p.sw, 4)))

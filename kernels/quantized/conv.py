@@ -33,7 +33,7 @@ NEAR, ROWS = 5 << 10, 32
 
 
 @dataclass(frozen=True)
-class Axis:
+class ByteConvAxis:
     """A spatial axis: elements, results, taps, and how windows move."""
 
     size: int
@@ -45,15 +45,15 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Problem:
+class ByteConvProblem:
     """n images of group * per channels, group * each output channels, two axes."""
 
     n: int
     group: int
     per: int
     each: int
-    y: Axis
-    x: Axis
+    y: ByteConvAxis
+    x: ByteConvAxis
 
     @property
     def pixels(self) -> int:
@@ -61,10 +61,10 @@ class Problem:
         return self.y.out * self.x.out
 
 
-def simplify(p: Problem) -> Problem:
+def simplify(p: ByteConvProblem) -> ByteConvProblem:
     """Where taps meet each pixel alone, an image is one row."""
     if all(a.taps == a.stride == 1 and a.begin == 0 and a.out == a.size for a in (p.y, p.x)):
-        return replace(p, y=Axis(1, 1, 1), x=Axis(p.pixels, p.pixels, 1))
+        return replace(p, y=ByteConvAxis(1, 1, 1), x=ByteConvAxis(p.pixels, p.pixels, 1))
     return p
 
 
@@ -91,7 +91,7 @@ class Layout:
 
 
 @functools.lru_cache(256)
-def layout(p: Problem, way: Way) -> Layout:
+def layout(p: ByteConvProblem, way: Way) -> Layout:
     """The layout of a problem."""
     y, x, taps = p.y, p.x, range(p.x.taps)
     offsets = [t * y.dilation for t in range(y.taps)], [t * x.dilation for t in taps]
@@ -117,7 +117,7 @@ def layout(p: Problem, way: Way) -> Layout:
     return Layout(along, sets, planes, rows, columns, steps, tuple(itertools.chain(*elements)), *_block(p, way, columns), every)
 
 
-def _block(p: Problem, way: Way, columns: int) -> tuple[int, int]:
+def _block(p: ByteConvProblem, way: Way, columns: int) -> tuple[int, int]:
     """Rows and vectors of the register block: as little as possible is computed for nothing; of equals the one that loads least."""
     sums = way.path.tile.rows * way.path.tile.vectors
     pixels = (p.y.out - 1) * columns + p.x.out
@@ -170,7 +170,7 @@ def _weights_leaf(way: Way, signed: bool, height: int) -> Leaf:
     return Leaf(lay_weights, "u1[:], i8[:], i4[:], numbers, lo, hi", key=f"{way.name}-{signed}-{height}", numbers=Weighing)
 
 
-def _lay(p: Problem, way: Way, code: str, w: In, to: Out | Work) -> Call:
+def _lay(p: ByteConvProblem, way: Way, code: str, w: In, to: Out | Work) -> Call:
     lies = layout(p, way)
     size, steps = p.per * p.y.taps * p.x.taps, len(lies.steps)
     units = p.group * -(-p.each // lies.height) + 1
@@ -178,13 +178,13 @@ def _lay(p: Problem, way: Way, code: str, w: In, to: Out | Work) -> Call:
     return Call(_weights_leaf(way, SIGNED[code], lies.height), args, n=units, cost=20.0 + 2.0 * p.group * p.each * size)
 
 
-def _words(p: Problem, way: Way) -> int:
+def _words(p: ByteConvProblem, way: Way) -> int:
     """Of laid-out weights."""
     lies = layout(p, way)
     return (p.group * -(-p.each // lies.height) * lies.height + 1) * (len(lies.steps) + 1)
 
 
-def panels(code: str, p: Problem) -> Panels:
+def panels(code: str, p: ByteConvProblem) -> Panels:
     """How weights are laid out for `calls(..., packed=True)` on the current CPU path."""
     p, way = simplify(p), way_of(cpu.current())
     words = _words(p, way)
@@ -194,7 +194,7 @@ def panels(code: str, p: Problem) -> Panels:
 # ---- the convolution
 
 @dataclass(frozen=True)
-class Sizes(Numbers):
+class ByteConvSizes(Numbers):
     """What the leaf of a convolution reads. Its range: units of `part` output channels and `strip` pixels, strips first, then channels, groups and
     images. `zeros`: 0 for one zero point of the weights, 1 for one for each output channel."""
 
@@ -262,11 +262,12 @@ def _conv_leaf(way: Way, x_signed: bool, w_signed: bool, form: Form | None, heig
                 found = address_of(block) + 4 * (begin - first)
                 apply(rest, channels, end - begin, found, s.strip, address_of(c), place, s.rows * s.columns, channel)
     signature = f"i4[:], i4[:], i8[:], i4[:], i4[:], {result}[:], i4[w,:], i4[w,:], numbers, lo, hi" + tail(form)
-    return Leaf(integer_conv, signature, key=f"{way.name}-{x_signed}-{w_signed}-{height}x{vectors}-{name(form)}", numbers=Sizes)
+    return Leaf(integer_conv, signature, key=f"{way.name}-{x_signed}-{w_signed}-{height}x{vectors}-{name(form)}",
+                numbers=ByteConvSizes)
 
 
-def calls(codes: tuple[str, str], p: Problem, x: In, w: In, zx: In | None, zw: In | None, c: Out, *, packed: bool = False,
-          epilogue: Epilogue | None = None) -> list[Call]:
+def calls(codes: tuple[str, str], p: ByteConvProblem, x: In, w: In, zx: In | None, zw: In | None, c: Out, *,
+          packed: bool = False, epilogue: Epilogue | None = None) -> list[Call]:
     """The calls of a convolution.
 
     Args:
@@ -294,7 +295,8 @@ def calls(codes: tuple[str, str], p: Problem, x: In, w: In, zx: In | None, zw: I
     pitch = p.pixels if rows == 1 else lies.columns
     flat_pixels = (rows - 1) * pitch + columns
     wide, part = _unit(p, lies, flat_pixels, width)
-    sizes = Sizes(p.group, p.each, rows, columns, pitch, lies.sets * lies.set, len(lies.steps), p.per * p.y.taps * p.x.taps, part, wide,
+    sizes = ByteConvSizes(p.group, p.each, rows, columns, pitch, lies.sets * lies.set, len(lies.steps),
+                          p.per * p.y.taps * p.x.taps, part, wide,
                   int(zw is not None and zw.shape != () and zw.shape[0] > 1))
     units = p.n * p.group * -(-p.each // part) * -(-flat_pixels // wide)
     products = p.n * p.group * p.each * p.pixels * len(lies.steps) * way.group
@@ -307,7 +309,7 @@ def calls(codes: tuple[str, str], p: Problem, x: In, w: In, zx: In | None, zw: I
     return made
 
 
-def _framing(p: Problem, way: Way, lies: Layout) -> Framing:
+def _framing(p: ByteConvProblem, way: Way, lies: Layout) -> Framing:
     taps = lies.along == "taps"
     high = (lies.rows - 1) * p.y.stride + max(y for y, _ in lies.planes) + 1
     wide = (lies.columns - 1) * p.x.stride + max(x for _, x in lies.planes) + 1 + (way.group - 1) * p.x.dilation * taps
@@ -315,7 +317,7 @@ def _framing(p: Problem, way: Way, lies: Layout) -> Framing:
                    lies.columns, len(lies.planes), p.y.stride, int(not taps), p.x.dilation * taps)
 
 
-def _unit(p: Problem, lies: Layout, pixels: int, width: int) -> tuple[int, int]:
+def _unit(p: ByteConvProblem, lies: Layout, pixels: int, width: int) -> tuple[int, int]:
     """Pixels and output channels of a unit."""
     blocks = -(-pixels // width)
     reach = max(lies.steps) - (lies.sets - 1) * lies.set

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..dtypes import CODES
 from ..elementwise.epilogue import Epilogue, Form, name, tail
-from ..gemm.problem import Panels, Problem, flat, last_two, simplify, starts
+from ..gemm.problem import GemmProblem, Panels, flat, last_two, simplify, starts
 from ..isa import cpu
 from ..machine.call import Call, Const, In, Out, Work
 from ..machine.inner import register_jitable
@@ -77,7 +77,7 @@ def _lay_leaf(way: Way, signed: bool) -> Leaf:
 
 
 @dataclass(frozen=True)
-class Sizes(Numbers):
+class ByteProductSizes(Numbers):
     """What the leaf of a product reads. Its range: units = blocks of C, rows first, then columns, then the batch of two axes.
 
     Strides of A are bytes, those of B words of its panels. `za` and `zb` are 0 for one zero point, 1 for one each.
@@ -164,21 +164,22 @@ def _product_leaf(way: Way, a_signed: bool, b_signed: bool, form: Form | None, b
                         c[to + x * s.n + y] = block[x * s.cols + y]
             apply(rest, height, wide, address_of(block), s.cols, address_of(c), to, s.n, i if by_row else j)
     signature = f"u1[:], i4[:], i4[:], i4[:], {result}[:], {way.element}[w,:], i4[w,:], i4[w,:], numbers, lo, hi" + tail(form)
-    return Leaf(integer_product, signature, key=f"{way.name}-{a_signed}-{b_signed}-{by_row}-{name(form)}", numbers=Sizes)
+    return Leaf(integer_product, signature, key=f"{way.name}-{a_signed}-{b_signed}-{by_row}-{name(form)}",
+                numbers=ByteProductSizes)
 
 
-def _words(way: Way, p: Problem, matrices: int) -> int:
+def _words(way: Way, p: GemmProblem, matrices: int) -> int:
     """Of B's panels."""
     return matrices * -(-p.n // way.width) * (-(-p.k // way.group) + 1) * way.width
 
 
-def _lay(way: Way, p: Problem, code: str, b: In, target: Out | Work, matrices: int) -> Call:
+def _lay(way: Way, p: GemmProblem, code: str, b: In, target: Out | Work, matrices: int) -> Call:
     row, column = (1, p.k) if p.trans_b else (p.n, 1)
     units = matrices * -(-p.n // way.width)
     return Call(_lay_leaf(way, SIGNED[code]), (flat(b), target, Laying(p.n, p.k, row, column)), n=units, cost=20.0 + 0.25 * matrices * p.k * p.n)
 
 
-def panels(code: str, p: Problem) -> Panels:
+def panels(code: str, p: GemmProblem) -> Panels:
     """How B is laid out for `calls(..., packed=True)` on the current CPU path."""
     p, way = simplify(p), way_of(cpu.current())
     matrices = _matrices(p)
@@ -187,7 +188,7 @@ def panels(code: str, p: Problem) -> Panels:
     return Panels(words, "i4", made)
 
 
-def _matrices(p: Problem) -> int:
+def _matrices(p: GemmProblem) -> int:
     """Of B."""
     count = 1
     for size, step in zip(p.batch, p.b_step, strict=True):
@@ -195,8 +196,8 @@ def _matrices(p: Problem) -> int:
     return count
 
 
-def calls(codes: tuple[str, str], p: Problem, a: In, b: In, za: In | None, zb: In | None, c: Out, *, packed: bool = False,
-          epilogue: Epilogue | None = None, by_row: bool = False) -> list[Call]:
+def calls(codes: tuple[str, str], p: GemmProblem, a: In, b: In, za: In | None, zb: In | None, c: Out, *,
+          packed: bool = False, epilogue: Epilogue | None = None, by_row: bool = False) -> list[Call]:
     """The calls of a batch of products.
 
     Args:
@@ -226,7 +227,8 @@ def calls(codes: tuple[str, str], p: Problem, a: In, b: In, za: In | None, zb: I
     leaf = _product_leaf(way, SIGNED[codes[0]], SIGNED[codes[1]], epilogue.form if epilogue else None, by_row)
     for a_at, b_at, c_at in starts(replace(p, b_step=b_step)):
         (a_outer, a_inner), (b_outer, b_inner) = last_two(p.a_step, 0), last_two(b_step, 0)
-        sizes = Sizes(p.m, p.n, p.k, rows, cols, a_row, a_k, inner_count, a_outer, a_inner, b_outer, b_inner, a_at, b_at, c_at,
+        sizes = ByteProductSizes(p.m, p.n, p.k, rows, cols, a_row, a_k, inner_count, a_outer, a_inner, b_outer, b_inner,
+                                 a_at, b_at, c_at,
                       int(per_row), int(zb is not None and zb.shape != () and zb.shape[0] > 1))
         args = [flat(a), right, flat(za) if za else zero, flat(zb) if zb else zero, flat(c),
                 Work("left", (rows * max(1, filled) * way.group,), way.element), Work("terms", (2 * (rows + cols),), "i4"),
@@ -236,7 +238,7 @@ def calls(codes: tuple[str, str], p: Problem, a: In, b: In, za: In | None, zb: I
     return made
 
 
-def _blocks(p: Problem, way: Way) -> tuple[int, int]:
+def _blocks(p: GemmProblem, way: Way) -> tuple[int, int]:
     """Rows and columns of a unit: enough units for several workers, if C is large enough."""
     rows = min(BLOCK_ROWS // way.rows * way.rows, -(-p.m // way.rows) * way.rows)
     cols = min(BLOCK_COLUMNS, -(-p.n // way.width) * way.width)

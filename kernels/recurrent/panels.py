@@ -24,7 +24,7 @@ def padded(columns: int, width: int) -> int:
 
 
 @dataclass(frozen=True)
-class Layout(Numbers):
+class PanelLayout(Numbers):
     """Matrices [k, n], or [n, k] where they are turned, one after the other, and the columns of a panel."""
 
     n: int
@@ -51,7 +51,8 @@ def panels_leaf(dtype: str, width: int, path: cpu.Cpu) -> Leaf:
             else:
                 cut(s.k, wide, source + j * size, s.n * size, to, s.k * width * size)
 
-    return Leaf(recurrent_panels, f"{dtype}[:], {dtype}[:], numbers, lo, hi", key=f"{path.name} {width}", numbers=Layout)
+    return Leaf(recurrent_panels, f"{dtype}[:], {dtype}[:], numbers, lo, hi", key=f"{path.name} {width}",
+                numbers=PanelLayout)
 
 
 @functools.cache

@@ -209,8 +209,8 @@ def test_moves_along_many_axes():
     x = np.arange(2**12, dtype=np.float32).reshape([2] * 12)
     np.testing.assert_array_equal(inference_model(model)(x), x.transpose(perm))
     from tileflow.kernels.machine.call import In, Out
-    from tileflow.kernels.move import Axis
-    axes = [Axis(3, 3**(2 * i % 19), 3**i) for i in reversed(range(19))]
+    from tileflow.kernels.move import MoveAxis
+    axes = [MoveAxis(3, 3**(2 * i % 19), 3**i) for i in reversed(range(19))]
     with pytest.raises(ShapeError, match="It moves elements along 19 axes that do not lie together"):
         move(In(0, (3**19,)), Out(0, (3**19,)), axes, 4)
 

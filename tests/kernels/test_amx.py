@@ -13,7 +13,7 @@ from onnx_models import model_of, node, port
 from test_gemm import exact, operands, run
 
 from tileflow.graph import OPS
-from tileflow.kernels.gemm import Bias, Problem, tiles
+from tileflow.kernels.gemm import Bias, GemmProblem, tiles
 from tileflow.kernels.gemm.blocking import Blocking, blocking
 from tileflow.kernels.gemm.problem import simplify
 from tileflow.kernels.isa import cpu
@@ -53,7 +53,7 @@ def test_every_form_of_operands_and_odd_sizes(path, sizes):
     rng = np.random.default_rng(0)
     for m, n, k in sizes:
         for trans in range(4) if k < 500 else (1, 2):          # tiles in software take a second for each of the largest
-            p = Problem(m, n, k, bool(trans & 1), bool(trans & 2))
+            p = GemmProblem(m, n, k, bool(trans & 1), bool(trans & 2))
             a, b = operands(rng, p, "f4")
             got = run(p, a, b, force=SMALL)
             assert (np.abs(got - exact(p, a, b)) <= 6 * UNIT * exact(p, np.abs(a), np.abs(b))).all(), p
@@ -63,11 +63,11 @@ def test_every_form_of_operands_and_odd_sizes(path, sizes):
 def test_batches_broadcast_and_bias(path):
     rng = np.random.default_rng(1)
     a, b = rng.standard_normal((2, 3, 20, 70)).astype("f4"), rng.standard_normal((3, 70, 45)).astype("f4")
-    p = Problem(20, 45, 70, batch=(2, 3), a_step=(3 * 20 * 70, 20 * 70), b_step=(0, 70 * 45))
+    p = GemmProblem(20, 45, 70, batch=(2, 3), a_step=(3 * 20 * 70, 20 * 70), b_step=(0, 70 * 45))
     got = run(p, a, b, force=SMALL)
     np.testing.assert_allclose(got, a.astype("f8") @ b.astype("f8"), atol=2e-5)
     np.testing.assert_array_equal(run(p, a, b, force=SMALL, cuts=5), got)
-    p = Problem(27, 45, 70)
+    p = GemmProblem(27, 45, 70)
     for shape, row, column in (((45,), 0, 1), ((27, 1), 1, 0), ((27, 45), 45, 1)):
         addend = rng.standard_normal(shape).astype("f4")
         x, y = operands(rng, p, "f4")
@@ -99,7 +99,7 @@ def test_highest_precision_is_as_accurate_as_float32(path, kind, k):
     """Against the error of the plain vector kernels, which sum float32 products in chains of 128 terms (PyTorch's error is about the same)."""
     rng = np.random.default_rng(2)
     a, b = data(kind, rng, 64, 64, k)
-    p = Problem(64, 64, k)
+    p = GemmProblem(64, 64, k)
     got = error(run(p, a, b, force=SMALL), a, b)
     with cpu.forced(VECTORS):
         plain = error(run(p, a, b), a, b)
@@ -116,7 +116,7 @@ def test_lower_precisions_use_fewer_products():
     for name in cpu.PRECISIONS:
         with cpu.forced(PATHS[-1]), cpu.precision(name):
             assert cpu.current().precision == name
-            errors[name] = error(run(Problem(40, 50, 300), a, b, force=SMALL), a, b)[0]
+            errors[name] = error(run(GemmProblem(40, 50, 300), a, b, force=SMALL), a, b)[0]
     assert errors["highest"] < 3 < errors["high"] < 200 < errors["medium"] < 2.0 ** 16
     with cpu.forced(VECTORS), cpu.precision("medium"):
         assert cpu.current() == cpu.PATHS[VECTORS]
@@ -125,8 +125,8 @@ def test_lower_precisions_use_fewer_products():
 def test_infinity_nan_and_magnitudes_that_cannot_be_split(path):
     """As NumPy has them, wherever they stand, and the other blocks as if nothing were."""
     rng = np.random.default_rng(4)
-    clean = operands(rng, Problem(70, 100, 600), "f4")
-    p = Problem(70, 100, 600)
+    clean = operands(rng, GemmProblem(70, 100, 600), "f4")
+    p = GemmProblem(70, 100, 600)
     plain = run(p, *clean, force=SMALL)
     for value in (np.inf, -np.inf, np.nan, np.finfo("f4").max, 2.0 ** 103, 2.0 ** 102):
         for side, place in ((0, (3, 5)), (0, (69, 599)), (1, (550, 99)), (1, (2, 31))):
@@ -148,14 +148,14 @@ def test_infinity_nan_and_magnitudes_that_cannot_be_split(path):
 
 def test_products_too_large_for_the_scaled_sums(path):
     """Each operand could be split, their products would overflow in the tiles."""
-    p = Problem(20, 40, 100)
+    p = GemmProblem(20, 40, 100)
     a, b = np.full((20, 100), 2.0 ** 60, "f4"), np.full((100, 40), 2.0 ** 50, "f4")
     np.testing.assert_array_equal(run(p, a, b, force=SMALL), np.full((20, 40), 100 * 2.0 ** 110, "f4"))
     np.testing.assert_array_equal(run(p, a * 4, b * 4096, force=SMALL), np.full((20, 40), np.inf, "f4"))
 
 
 def test_denormal_operands_and_results(path):
-    p = Problem(20, 40, 64)
+    p = GemmProblem(20, 40, 64)
     rng = np.random.default_rng(5)
     a = (rng.integers(-50, 50, (20, 64)) * 2.0 ** -149).astype("f4")
     b = rng.integers(-50, 50, (64, 40)).astype("f4")
@@ -165,18 +165,19 @@ def test_denormal_operands_and_results(path):
 
 
 def test_way_is_chosen_by_sizes(path):
-    assert blocking(simplify(Problem(512, 512, 512)), "f4", path).way == "tiles"
-    assert blocking(simplify(Problem(512, 3072, 768, trans_b=True)), "f4", path).way == "tiles"
-    assert blocking(simplify(Problem(512, 512, 512)), "f8", path).way != "tiles"
-    assert blocking(simplify(Problem(512, 512, 512)), "f4", cpu.PATHS[VECTORS]).way != "tiles"
-    for small in (Problem(40, 10, 256, trans_b=True), Problem(4, 1024, 1024), Problem(32, 32, 32), Problem(512, 512, 8)):
+    assert blocking(simplify(GemmProblem(512, 512, 512)), "f4", path).way == "tiles"
+    assert blocking(simplify(GemmProblem(512, 3072, 768, trans_b=True)), "f4", path).way == "tiles"
+    assert blocking(simplify(GemmProblem(512, 512, 512)), "f8", path).way != "tiles"
+    assert blocking(simplify(GemmProblem(512, 512, 512)), "f4", cpu.PATHS[VECTORS]).way != "tiles"
+    for small in (GemmProblem(40, 10, 256, trans_b=True), GemmProblem(4, 1024, 1024), GemmProblem(32, 32, 32),
+                  GemmProblem(512, 512, 8)):
         assert blocking(simplify(small), "f4", path).way != "tiles"
 
 
 @pytest.mark.skipif(EMULATED, reason="too long to emulate")
 def test_chosen_blocks_give_the_same_bits_for_any_cut(path):
     rng = np.random.default_rng(6)
-    p = Problem(150, 200, 100, trans_b=True)
+    p = GemmProblem(150, 200, 100, trans_b=True)
     a, b = operands(rng, p, "f4")
     got = run(p, a, b)
     np.testing.assert_allclose(got, exact(p, a, b), atol=2e-5)

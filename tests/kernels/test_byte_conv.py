@@ -92,11 +92,11 @@ def test_other_convolutions_are_left_alone(shape: tuple[int, ...], kernel: tuple
 def test_layouts() -> None:
     """A pixel's channels stand together where there are several, else a row's taps; strides are taken apart; 1x1 convolutions see one row."""
     way = conv.way_of(cpu.current())
-    line = conv.Axis(10, 5, 3, 2, 1, 1)
-    many, one = conv.Problem(1, 1, 8, 4, line, line), conv.Problem(1, 8, 1, 1, line, line)
+    line = conv.ByteConvAxis(10, 5, 3, 2, 1, 1)
+    many, one = conv.ByteConvProblem(1, 1, 8, 4, line, line), conv.ByteConvProblem(1, 8, 1, 1, line, line)
     dense, single = conv.layout(many, way), conv.layout(one, way)
     assert (dense.along, single.along) == ("channels", "taps")
     assert dense.planes == ((0, 0), (0, 1), (1, 0), (1, 1))
     assert (len(dense.steps), len(single.steps)) == (9 * -(-8 // way.group), 3 * -(-3 // way.group))
-    whole = conv.Axis(6, 6, 1)
-    assert conv.simplify(conv.Problem(1, 1, 8, 4, whole, whole)).x == conv.Axis(36, 36, 1)
+    whole = conv.ByteConvAxis(6, 6, 1)
+    assert conv.simplify(conv.ByteConvProblem(1, 1, 8, 4, whole, whole)).x == conv.ByteConvAxis(36, 36, 1)

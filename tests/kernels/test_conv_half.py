@@ -17,7 +17,7 @@ from test_conv_tiles import leaves
 
 from tileflow.graph import Builder, Graph, TensorType, type_of
 from tileflow.host.form import takes_halves
-from tileflow.kernels.conv import Axis, Problem, winograd
+from tileflow.kernels.conv import ConvAxis, ConvProblem, winograd
 from tileflow.kernels.conv.indirection import fill_table, phase_pixels
 from tileflow.kernels.elementwise.expr import Var, maximum
 from tileflow.kernels.gemm import tiles
@@ -63,8 +63,9 @@ def test_no_unit_reaches_beyond_its_scratch() -> None:
             taps, dilation = int(rng.integers(1, 4)), int(rng.integers(1, 4))
             out, step, pad = int(rng.integers(1, 6)), int(rng.integers(1, 4)), int(rng.integers(0, 4))
             size = (out - 1) * step + (taps - 1) * dilation + 1 - 2 * pad + int(rng.integers(0, step))
-            axes.append(Axis(max(1, size), out, taps, step, 1, -pad, dilation))
-        for s in (Problem(2, 1, 1, 1, (axes[0], axes[1], axes[2])), Problem(2, 1, 1, 1, (axes[0], axes[1], axes[2])).turn):
+            axes.append(ConvAxis(max(1, size), out, taps, step, 1, -pad, dilation))
+        for s in (ConvProblem(2, 1, 1, 1, (axes[0], axes[1], axes[2])),
+                  ConvProblem(2, 1, 1, 1, (axes[0], axes[1], axes[2])).turn):
             numbers, pixels = np.array([n for axis in s.axes for n in axis.numbers]), int(rng.integers(1, 40))
             for phase in range(s.phases):
                 total = s.n * int(phase_pixels(numbers, phase))

@@ -10,7 +10,7 @@ from peers import needs
 
 from tileflow.kernels.elementwise.epilogue import Along, Epilogue
 from tileflow.kernels.elementwise.expr import Var, maximum
-from tileflow.kernels.gemm import Bias, Problem, Serial
+from tileflow.kernels.gemm import Bias, GemmProblem, Serial
 from tileflow.kernels.gemm import float32 as products
 from tileflow.kernels.gemm.blocking import Blocking, blocking, prepacked
 from tileflow.kernels.gemm.micro import CHAIN, WIDE, columns, copy, dot, outer, transpose
@@ -131,7 +131,8 @@ def test_micro_kernels_refuse_arrays_where_addresses_belong() -> None:
         wrong(np.zeros(3, np.float32))
 
 
-def run(p: Problem, a: np.ndarray, b: np.ndarray, *, bias: Bias | None = None, addend: np.ndarray | None = None, cuts: int = 1,
+def run(p: GemmProblem, a: np.ndarray, b: np.ndarray, *, bias: Bias | None = None, addend: np.ndarray | None = None,
+        cuts: int = 1,
         force: Blocking | None = None, alpha: float = 1.0, beta: float = 1.0, epilogue: Epilogue | None = None,
         more: Sequence[np.ndarray] = (), serial: Serial | None = None) -> np.ndarray:
     """Run the calls of a problem, each range in `cuts` parts, last part first. `more` are inputs from the fourth on."""
@@ -156,12 +157,12 @@ def run(p: Problem, a: np.ndarray, b: np.ndarray, *, bias: Bias | None = None, a
     return c
 
 
-def operands(rng: np.random.Generator, p: Problem, dtype: str) -> tuple[np.ndarray, np.ndarray]:
+def operands(rng: np.random.Generator, p: GemmProblem, dtype: str) -> tuple[np.ndarray, np.ndarray]:
     a = rng.standard_normal((p.k, p.m) if p.trans_a else (p.m, p.k)).astype(dtype)
     return a, rng.standard_normal((p.n, p.k) if p.trans_b else (p.k, p.n)).astype(dtype)
 
 
-def exact(p: Problem, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def exact(p: GemmProblem, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """The product in float64."""
     a, b = a.astype("f8"), b.astype("f8")
     return (a.swapaxes(-1, -2) if p.trans_a else a) @ (b.swapaxes(-1, -2) if p.trans_b else b)
@@ -175,7 +176,7 @@ def test_every_way_on_every_path(path: str, way: str) -> None:
         plan = Blocking(way, 24, 2 * columns("f4", current), 32)
         for m, n, k in ((1, 1, 1), (25, 67, 70), (24, 64, 32), (13, 40, 33), (5, 3, 0), (49, 130, 97)):
             for trans in range(4):
-                p = Problem(m, n, k, bool(trans & 1), bool(trans & 2))
+                p = GemmProblem(m, n, k, bool(trans & 1), bool(trans & 2))
                 simple = simplify(p)
                 fits = {"packed": k > 0, "panels": k > 0, "direct": not simple.trans_b, "dots": k == 0 or (simple.trans_b and not simple.trans_a)}
                 if not fits[way]:
@@ -190,7 +191,7 @@ def test_every_way_on_every_path(path: str, way: str) -> None:
 @pytest.mark.parametrize("way", ["direct", "dots", "panels", "packed"])
 def test_alpha_and_every_form_of_bias(way: str) -> None:
     rng = np.random.default_rng(2)
-    p = Problem(27, 45, 19, trans_b=way != "direct")
+    p = GemmProblem(27, 45, 19, trans_b=way != "direct")
     a, b = operands(rng, p, "f4")
     plan = Blocking(way, 24, 32, 32)
     for shape, row, column in (((45,), 0, 1), ((27, 1), 1, 0), ((1, 1), 0, 0), ((27, 45), 45, 1)):
@@ -208,7 +209,7 @@ SHAPES = [(40, 256, 320, False, True), (40, 320, 256, False, False), (256, 320, 
 @pytest.mark.parametrize(("m", "n", "k", "trans_a", "trans_b"), SHAPES)
 def test_chosen_way_is_as_accurate_as_numpy(m: int, n: int, k: int, trans_a: bool, trans_b: bool) -> None:
     rng = np.random.default_rng(3)
-    p = Problem(m, n, k, trans_a, trans_b)
+    p = GemmProblem(m, n, k, trans_a, trans_b)
     for scale in (lambda x: x, np.abs):
         a, b = (scale(x) for x in operands(rng, p, "f4"))
         right = exact(p, a, b)
@@ -222,7 +223,7 @@ def test_chosen_way_is_as_accurate_as_numpy(m: int, n: int, k: int, trans_a: boo
 
 def test_special_values_propagate() -> None:
     for m, n, k, trans_b in ((13, 35, 20, False), (5, 6, 33, True), (130, 40, 40, True)):
-        p = Problem(m, n, k, trans_b=trans_b)
+        p = GemmProblem(m, n, k, trans_b=trans_b)
         a, b = np.ones((m, k), "f4"), np.ones((n, k) if trans_b else (k, n), "f4")
         a[1, 2], a[2, 3], a[3, 4], a[4, 5] = np.nan, np.inf, 0, np.inf
         right = b.T if trans_b else b
@@ -242,7 +243,7 @@ def test_batches_broadcast_over_any_axes() -> None:
             a = rng.standard_normal((*batch_a, *((6, 5) if trans_a else (5, 6)))).astype("f4")
             b = rng.standard_normal((*batch_b, *((7, 6) if trans_b else (6, 7)))).astype("f4")
             steps = [tuple(s // x.itemsize for s in np.broadcast_to(x, (*batch, *x.shape[-2:])).strides[:-2]) for x in (a, b)]
-            p = Problem(5, 7, 6, trans_a, trans_b, batch, *steps)
+            p = GemmProblem(5, 7, 6, trans_a, trans_b, batch, *steps)
             got = run(p, a, b)
             np.testing.assert_allclose(got, exact(p, a, b), atol=1e-5)
             np.testing.assert_array_equal(run(p, a, b, cuts=4), got)
@@ -252,15 +253,15 @@ def test_batches_broadcast_over_any_axes() -> None:
 
 
 def test_rows_of_a_batch_join_one_product() -> None:
-    p = simplify(Problem(8, 16, 4, batch=(5, 6), a_step=(6 * 32, 32), b_step=(0, 0)))
+    p = simplify(GemmProblem(8, 16, 4, batch=(5, 6), a_step=(6 * 32, 32), b_step=(0, 0)))
     assert (p.m, p.batch) == (240, ())
-    assert simplify(Problem(8, 16, 4, True, False, (5,), (32,), (0,))).batch == (5,)
+    assert simplify(GemmProblem(8, 16, 4, True, False, (5,), (32,), (0,))).batch == (5,)
 
 
 def test_blocking_depends_on_shapes_only_and_packs_what_outgrows_the_cache() -> None:
     for name in cpu.available():
         path = cpu.PATHS[name]
-        ways = [blocking(simplify(Problem(*shape)), "f4", path).way for shape in
+        ways = [blocking(simplify(GemmProblem(*shape)), "f4", path).way for shape in
                 ((64, 64, 64), (40, 256, 320, False, True), (2048, 2048, 2048), (1, 4096, 4096), (300, 300, 64, True, True))]
         assert ways == ["direct", "dots", "packed", "direct", "packed"]
 
@@ -271,7 +272,7 @@ def test_dot_products_are_as_exact_as_torch(path: str) -> None:
     torch = needs("torch")
     rng = np.random.default_rng(9)
     a, b = rng.random((4, 4096)).astype("f4"), rng.random((64, 4096)).astype("f4")
-    p = Problem(4, 64, 4096, trans_b=True)
+    p = GemmProblem(4, 64, 4096, trans_b=True)
     with cpu.forced(path) as current:
         assert blocking(p, "f4", current).way == "dots"
         ours = run(p, a, b)
@@ -286,7 +287,7 @@ def test_blocking_of_avx2_keeps_rows_of_b_out_of_each_others_sets() -> None:
     expected = {(96, 96, 96): "direct", (128, 128, 128): "panels", (257, 511, 509): "panels", (512, 512, 512): "packed", (257, 511, 600): "packed",
                 (60000, 16, 640, True): "packed", (256, 32, 40, True): "direct", (64, 10, 256, False, True): "panels"}
     for shape, way in expected.items():
-        p = simplify(Problem(*shape))
+        p = simplify(GemmProblem(*shape))
         plan = blocking(p, "f4", path)
         assert plan.way == way, shape
         assert way == "direct" or p.m <= 72 or p.m > 1000 or -(-p.m // plan.rows) % 2 == 0          # a few blocks of rows are an even number
@@ -299,7 +300,7 @@ def test_chosen_panels_against_float64(path: str, m: int, n: int, k: int, trans_
     rng = np.random.default_rng(m)
     a, b = (rng.standard_normal(shape).astype("f4") for shape in ((k, m) if trans_a else (m, k), (k, n)))
     b[k // 2, n - 1] = np.nan
-    p = Problem(m, n, k, trans_a)
+    p = GemmProblem(m, n, k, trans_a)
     with cpu.forced(path):
         c = run(p, a, b)
         assert np.isnan(c[:, -1]).all()
@@ -313,10 +314,12 @@ def test_an_epilogue_in_finished_blocks_has_the_bits_of_a_pass_afterwards(path: 
     rng = np.random.default_rng(6)
     x, bias, skip = (Var(i, "float32") for i in range(3))
     batch = ((2, 3, 2), (2, 1, 2))
-    problems = [(Problem(27, 45, 40), "direct", None), (Problem(27, 45, 40, trans_b=True), "dots", None), (Problem(27, 45, 40), "packed", None),
-                (Problem(27, 45, 40), "panels", Serial("k", 2)), (Problem(27, 45, 40), "packed", Serial("n", 2)),
-                (Problem(13, 9, 7, False, False, batch[0], (13 * 7 * 2, 0, 13 * 7), (63 * 6, 63 * 2, 63)), "direct", None),
-                (Problem(40, 1, 9), "", None)]
+    problems = [(GemmProblem(27, 45, 40), "direct", None), (GemmProblem(27, 45, 40, trans_b=True), "dots", None),
+                (GemmProblem(27, 45, 40), "packed", None), (GemmProblem(27, 45, 40), "panels", Serial("k", 2)),
+                (GemmProblem(27, 45, 40), "packed", Serial("n", 2)),
+                (GemmProblem(13, 9, 7, False, False, batch[0], (13 * 7 * 2, 0, 13 * 7), (63 * 6, 63 * 2, 63)), "direct",
+                 None),
+                (GemmProblem(40, 1, 9), "", None)]
     with cpu.forced(path) as current:
         for p, way, serial in problems:
             shape_a, shape_b = (batch[1], batch[0]) if p.batch else ((), ())
@@ -338,7 +341,7 @@ def test_panels_beforehand_are_summed_in_the_same_order() -> None:
     """The blocking of a packed operand keeps the depth of the plain way, unless that is made of dot products."""
     for name in cpu.available():
         for shape in ((64, 64, 64), (40, 320, 256, False, False), (256, 320, 40, True), (2048, 2048, 2048), (300, 300, 700, True, True)):
-            p = simplify(Problem(*shape))
+            p = simplify(GemmProblem(*shape))
             packed = prepacked(p, "f4", cpu.PATHS[name])
             assert packed is not None
             assert packed.panels

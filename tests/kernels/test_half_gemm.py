@@ -16,7 +16,7 @@ from test_gemm import at_edge, exact
 
 from tileflow.kernels.elementwise.epilogue import Along, Epilogue
 from tileflow.kernels.elementwise.expr import Var, cast, gelu
-from tileflow.kernels.gemm import Bias, Problem, Serial, half_fma, matmul_calls, pairs, panels
+from tileflow.kernels.gemm import Bias, GemmProblem, Serial, half_fma, matmul_calls, pairs, panels
 from tileflow.kernels.gemm.half import calls as half_calls
 from tileflow.kernels.isa import cpu
 from tileflow.kernels.isa.half import narrow_rows, round_rows, widen_rows, widen_turned
@@ -108,13 +108,14 @@ def run_all(calls: list[Call], arrays: list[np.ndarray], outputs: list[np.ndarra
             assert call.leaf(*values, lo=call.n * w // cuts, n=call.n * (w + 1) // cuts, worker=w) == 0
 
 
-def matmul(dtype: str, p: Problem, a: np.ndarray, b: np.ndarray, addend: np.ndarray | None = None, cuts: int = 1, **options) -> np.ndarray:
+def matmul(dtype: str, p: GemmProblem, a: np.ndarray, b: np.ndarray, addend: np.ndarray | None = None, cuts: int = 1,
+           **options) -> np.ndarray:
     calls = half_calls(dtype, p, In(0, a.shape), In(1, b.shape), Out(0, (*p.batch, p.m, p.n)), tiles=cpu.current().amx, **options)
     arrays = [x.view(np.uint16) for x in (a, b, addend) if x is not None]
     return run(calls, arrays, np.full((*p.batch, p.m, p.n), 7, np.uint16), cuts).view(NUMPY[dtype])
 
 
-def draw(rng: np.random.Generator, p: Problem, dtype: str) -> tuple[np.ndarray, np.ndarray]:
+def draw(rng: np.random.Generator, p: GemmProblem, dtype: str) -> tuple[np.ndarray, np.ndarray]:
     a, b = rng.standard_normal((p.k, p.m) if p.trans_a else (p.m, p.k)), rng.standard_normal((p.n, p.k) if p.trans_b else (p.k, p.n))
     return a.astype(NUMPY[dtype]), b.astype(NUMPY[dtype])
 
@@ -138,7 +139,7 @@ def test_every_form_of_operands_and_odd_sizes(path, dtype):
         if EMULATED and m * n * k > 300_000:
             continue
         for trans in range(4):
-            p = Problem(m, n, k, bool(trans & 1), bool(trans & 2))
+            p = GemmProblem(m, n, k, bool(trans & 1), bool(trans & 2))
             a, b = draw(rng, p, dtype)
             got = matmul(dtype, p, a, b)
             check(got, exact(p, a, b), exact(p, np.abs(a), np.abs(b)))
@@ -148,7 +149,7 @@ def test_every_form_of_operands_and_odd_sizes(path, dtype):
 @pytest.mark.parametrize("dtype", NUMPY)
 def test_bias_batches_pieces_and_packed_weights(path, dtype):
     rng = np.random.default_rng(2)
-    p = Problem(27, 45, 70)
+    p = GemmProblem(27, 45, 70)
     a, b = draw(rng, p, dtype)
     for shape, row, column in (((45,), 0, 1), ((27, 1), 1, 0), ((1, 1), 0, 0), ((27, 45), 45, 1)):
         addend = rng.standard_normal(shape).astype(NUMPY[dtype])
@@ -157,17 +158,18 @@ def test_bias_batches_pieces_and_packed_weights(path, dtype):
     whole = matmul(dtype, p, a, b)
     for axis in ("m", "n", "k"):
         np.testing.assert_array_equal(matmul(dtype, p, a, b, serial=Serial(axis, 2)).view("u2"), whole.view("u2"))
-    laid = panels(dtype, Problem(80, 90, 70))
+    laid = panels(dtype, GemmProblem(80, 90, 70))
     assert laid is not None
-    x, w = draw(rng, Problem(80, 90, 70), dtype)
+    x, w = draw(rng, GemmProblem(80, 90, 70), dtype)
     out = np.zeros(laid.elements, "f4")
     run(list(laid.calls), [w.view(np.uint16)], out)
-    calls = matmul_calls(dtype, Problem(80, 90, 70), In(0, x.shape), In(1, out.shape), Out(0, (80, 90)), packed=True)
+    calls = matmul_calls(dtype, GemmProblem(80, 90, 70), In(0, x.shape), In(1, out.shape), Out(0, (80, 90)),
+                         packed=True)
     got = run(calls, [x.view(np.uint16), out], np.zeros((80, 90), np.uint16))
-    plain = run(matmul_calls(dtype, Problem(80, 90, 70), In(0, x.shape), In(1, w.shape), Out(0, (80, 90))),
+    plain = run(matmul_calls(dtype, GemmProblem(80, 90, 70), In(0, x.shape), In(1, w.shape), Out(0, (80, 90))),
                 [x.view(np.uint16), w.view(np.uint16)], np.zeros((80, 90), np.uint16))
     np.testing.assert_array_equal(got, plain)
-    many = Problem(20, 45, 33, batch=(2, 3), a_step=(3 * 20 * 33, 20 * 33), b_step=(0, 33 * 45))
+    many = GemmProblem(20, 45, 33, batch=(2, 3), a_step=(3 * 20 * 33, 20 * 33), b_step=(0, 33 * 45))
     a, b = rng.standard_normal((2, 3, 20, 33)).astype(NUMPY[dtype]), rng.standard_normal((3, 33, 45)).astype(NUMPY[dtype])
     got = matmul(dtype, many, a, b)
     check(got, a.astype("f8") @ b.astype("f8"), np.abs(a).astype("f8") @ np.abs(b).astype("f8"))
@@ -180,7 +182,7 @@ def test_few_rows_and_a_transposed_right_operand(path, dtype):
     for m, n, k in ((1, 37, 50), (1, 8, 16), (3, 13, 4), (8, 21, 35), (1, 11, 4501)):
         if EMULATED and k > 4500:
             continue
-        p = Problem(m, n, k, False, True)
+        p = GemmProblem(m, n, k, False, True)
         a, b = draw(rng, p, dtype)
         addend = rng.standard_normal(n).astype(NUMPY[dtype])
         a, b = at_edge("a", a.view("u2")).view(NUMPY[dtype]), at_edge("b", b.view("u2")).view(NUMPY[dtype])
@@ -192,7 +194,7 @@ def test_few_rows_and_a_transposed_right_operand(path, dtype):
         b = b.copy()
         b[n // 2, k - 1], b[n - 1, 0] = np.nan, np.inf
         assert (np.isfinite(matmul(dtype, p, a, b).astype("f4")).all(axis=0) == np.isfinite(b.astype("f4")).all(axis=1)).all()
-    many = Problem(3, 19, 33, False, True, batch=(2, 3), a_step=(3 * 3 * 33, 3 * 33), b_step=(0, 33 * 19))
+    many = GemmProblem(3, 19, 33, False, True, batch=(2, 3), a_step=(3 * 3 * 33, 3 * 33), b_step=(0, 33 * 19))
     a, b = rng.standard_normal((2, 3, 3, 33)).astype(NUMPY[dtype]), rng.standard_normal((3, 19, 33)).astype(NUMPY[dtype])
     got = matmul(dtype, many, a, b, cuts=2)
     swapped = b.swapaxes(-1, -2)
@@ -202,7 +204,7 @@ def test_few_rows_and_a_transposed_right_operand(path, dtype):
 @pytest.mark.parametrize("dtype", NUMPY)
 def test_special_values_and_the_ends_of_the_range(path, dtype):
     rng = np.random.default_rng(3)
-    p = Problem(40, 70, 100)
+    p = GemmProblem(40, 70, 100)
     for value in (np.inf, -np.inf, np.nan, ml_dtypes.finfo(NUMPY[dtype]).max, ml_dtypes.finfo(NUMPY[dtype]).smallest_normal):
         for side, place in ((0, (3, 5)), (1, (99, 69)), (1, (2, 31))):
             a, b = draw(rng, p, dtype)
@@ -217,13 +219,14 @@ def test_special_values_and_the_ends_of_the_range(path, dtype):
             np.testing.assert_allclose(got[ok], wanted[ok], rtol=2.0 ** -10 if dtype == "f2" else 2.0 ** -7, atol=1e-4)
     if dtype == "f2":                                          # the smallest float16, a denormal, is an exact operand
         a, b = np.full((20, 50), 2.0 ** -24, "f2"), np.full((50, 30), 2.0 ** 10, "f2")
-        np.testing.assert_array_equal(matmul(dtype, Problem(20, 30, 50), a, b), np.full((20, 30), 50 * 2.0 ** -14, "f2"))
+        np.testing.assert_array_equal(matmul(dtype, GemmProblem(20, 30, 50), a, b),
+                                      np.full((20, 30), 50 * 2.0 ** -14, "f2"))
 
 
 @pytest.mark.parametrize("path", [paths.entry(path) for path in VECTOR_PATHS])
 def test_float16_partials_are_rounded_after_every_sixteen_products(path):
     rng = np.random.default_rng(4)
-    p = Problem(20, 37, 150)
+    p = GemmProblem(20, 37, 150)
     a, b = draw(rng, p, "f2")
     sums = np.zeros((20, 37), "f4")
     native = path.multiplies_halves                            # those are checked to the bit in path_checks.py
@@ -271,7 +274,7 @@ def test_epilogues_have_the_bits_of_a_pass_afterwards(path, dtype):
     rng = np.random.default_rng(8)
     name = "float16" if dtype == "f2" else "bfloat16"
     for m, n, k in ((30, 70, 40), (5, 33, 20)):
-        p = Problem(m, n, k, trans_b=True)
+        p = GemmProblem(m, n, k, trans_b=True)
         a, b = draw(rng, p, dtype)
         bias, skip = rng.standard_normal(n).astype(NUMPY[dtype]), rng.standard_normal((m, n)).astype("f4")
         plain = matmul(dtype, p, a, b)
@@ -307,7 +310,7 @@ def test_float16_multiply_adds_become_the_processors_own():
 def test_error_is_that_of_one_rounding(path, dtype):
     """As accurate as a product in float64 rounded once, up to rare ties: torch's own error is the same."""
     rng = np.random.default_rng(5)
-    p = Problem(64, 64, 1000)
+    p = GemmProblem(64, 64, 1000)
     a, b = draw(rng, p, dtype)
     with cpu.forced(path):
         got = matmul(dtype, p, a, b)

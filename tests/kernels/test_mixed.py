@@ -8,7 +8,7 @@ from evaluate import check_kernel, normal
 
 from tileflow.kernels.isa import cpu
 from tileflow.kernels.machine.call import In, Out
-from tileflow.kernels.move import LONG, Axis, move
+from tileflow.kernels.move import LONG, MoveAxis, move
 from tileflow.ops.shape import Transpose
 
 CASES = {"an image to channels last": ((2, 3, 7, 9), (0, 2, 3, 1)), "an image from channels last": ((2, 7, 9, 3), (0, 3, 1, 2)),
@@ -33,8 +33,10 @@ def test_other_widths(name: str, dtype: str) -> None:
 
 def test_only_what_lies_together_is_shuffled() -> None:
     """Three of four channels are rows or tiles, as before."""
-    def leaf(axes: list[Axis]) -> str:
+    def leaf(axes: list[MoveAxis]) -> str:
         call, = move(In(0, (400,)), Out(0, (400,)), axes, 4)
         return call.leaf.name
-    assert leaf([Axis(100, 1, 3), Axis(3, 100, 1)]) == leaf([Axis(3, 1, 100), Axis(100, 3, 1)]) == "move_few"
-    assert leaf([Axis(100, 1, 4), Axis(3, 100, 1)]) == leaf([Axis(3, 1, 100), Axis(100, 4, 1)]) == "move_rows"
+    assert leaf([MoveAxis(100, 1, 3), MoveAxis(3, 100, 1)]) == leaf([MoveAxis(3, 1, 100),
+                                                                     MoveAxis(100, 3, 1)]) == "move_few"
+    assert leaf([MoveAxis(100, 1, 4), MoveAxis(3, 100, 1)]) == leaf([MoveAxis(3, 1, 100),
+                                                                     MoveAxis(100, 4, 1)]) == "move_rows"

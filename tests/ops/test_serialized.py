@@ -11,7 +11,7 @@ from evaluate import check_gradient, check_gradient_kernels, check_kernel, run_k
 
 from tileflow.graph import OPS, Builder, Graph, TensorType, verify
 from tileflow.graph.work import Contraction
-from tileflow.kernels.gemm import Problem, Serial, matmul_calls
+from tileflow.kernels.gemm import GemmProblem, Serial, matmul_calls
 from tileflow.kernels.gemm.blocking import blocking
 from tileflow.kernels.gemm.problem import simplify
 from tileflow.kernels.isa import cpu
@@ -34,7 +34,7 @@ def make(name: str, **attributes: Any) -> Any:
     return OPS[name](**attributes)
 
 
-def scratch_bytes(p: Problem, serial: Serial | None) -> int:
+def scratch_bytes(p: GemmProblem, serial: Serial | None) -> int:
     """Scratch memory of a product, with one worker."""
     calls = matmul_calls("f4", p, In(0, (p.m, p.k)), In(1, (p.k, p.n)), Out(0, (p.m, p.n)), serial=serial)
     works = {arg.name: 4 * int(np.prod(arg.shape)) for call in calls for arg in call.args if isinstance(arg, Work)}
@@ -65,7 +65,7 @@ def test_bits_of_large_products(mode: str, m: int, n: int, k: int, flags: tuple[
     attributes = dict(transA=flags[0], transB=flags[1])
     plain, = run_kernel(make("Gemm", **attributes), a, b)
     got, = run_kernel(make("SerializedGemm", **attributes, mode=mode, factor=factor), a, b, workers=2)
-    plan = blocking(simplify(Problem(m, n, k, bool(flags[0]), bool(flags[1]))), "f4", cpu.current())
+    plan = blocking(simplify(GemmProblem(m, n, k, bool(flags[0]), bool(flags[1]))), "f4", cpu.current())
     if mode in CHANNELS or k // factor % plan.depth == 0:
         np.testing.assert_array_equal(got, plain)
     else:
@@ -93,7 +93,7 @@ def test_batches(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_scratch_memory_shrinks_with_the_factor(mode: str) -> None:
-    p = Problem(512, 2048, 1024, trans_b=True)
+    p = GemmProblem(512, 2048, 1024, trans_b=True)
     plain = scratch_bytes(p, None)
     sizes = [scratch_bytes(p, Serial(MODES[mode], factor)) for factor in (1, 2, 4, 8)]
     assert sizes[0] == plain >= 4 * 2048 * 1024

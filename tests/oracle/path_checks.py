@@ -32,7 +32,7 @@ from tileflow.kernels.conv.planar import pointwise
 from tileflow.kernels.elementwise import expr as E
 from tileflow.kernels.elementwise.expr import Var
 from tileflow.kernels.elementwise.guarded import guarded_call
-from tileflow.kernels.gemm import Problem
+from tileflow.kernels.gemm import GemmProblem
 from tileflow.kernels.gemm.half import calls as half_calls
 from tileflow.kernels.gemm.micro import copy, dot, outer, transpose
 from tileflow.kernels.isa import cpu
@@ -113,7 +113,7 @@ def test_half_products(path: cpu.Cpu) -> None:
     """Sums in float32 and one rounding, B read by rows or laid out."""
     for dtype, kind in HALVES.items():
         for m, n, k, trans in ((3, 13, 37, 2), (13, 37, 19, 1), (17, 35, 21, 3)):
-            p = Problem(m, n, k, bool(trans & 1), bool(trans & 2))
+            p = GemmProblem(m, n, k, bool(trans & 1), bool(trans & 2))
             a, b = normal(*((k, m) if trans & 1 else (m, k))).astype(kind), normal(*((n, k) if trans & 2 else (k, n)), seed=1).astype(kind)
             wanted = (a.T if trans & 1 else a).astype("f8") @ (b.T if trans & 2 else b).astype("f8")
             got = half_product(dtype, p, a, b)
@@ -124,7 +124,7 @@ def test_half_products(path: cpu.Cpu) -> None:
 def test_half_products_with_float16_partials(path: cpu.Cpu, trans: int) -> None:
     """To the bit, where the CPU rounds each sum to float16: all that happens there is defined."""
     for m, n, k in ((1, 1, 1), (7, 70, 33), (13, 64, 16), (2, 3, 0)):
-        p = Problem(m, n, k, bool(trans & 1), bool(trans & 2))
+        p = GemmProblem(m, n, k, bool(trans & 1), bool(trans & 2))
         a, b = (normal(*((k, m) if trans & 1 else (m, k))).astype("f2"), normal(*((n, k) if trans & 2 else (k, n)), seed=1).astype("f2"))
         wide = [x.astype("f8") for x in (a.T if trans & 1 else a, b.T if trans & 2 else b)]
         got, wanted = half_product("f2", p, a, b, partials="f2"), np.zeros((m, n), "f2")
@@ -140,7 +140,7 @@ def test_half_products_with_float16_partials(path: cpu.Cpu, trans: int) -> None:
             np.testing.assert_allclose(got.astype("f8"), wanted.astype("f8"), rtol=2.0 ** -9, atol=2.0 ** -9)
 
 
-def half_product(dtype: str, p: Problem, a: Array, b: Array, **options: Any) -> Array:
+def half_product(dtype: str, p: GemmProblem, a: Array, b: Array, **options: Any) -> Array:
     """A @ B of 16-bit numbers, each range in two parts."""
     calls = half_calls(dtype, p, In(0, a.shape), In(1, b.shape), Out(0, (p.m, p.n)), **options)
     return run_halves(calls, [a.view("u2"), b.view("u2")], np.full((p.m, p.n), 7, "u2"), 2).view(HALVES[dtype])

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..graph import Op, TensorType, type_of
 from ..kernels.dtypes import ELEMENTS
-from ..kernels.gemm import Problem, matmul_calls
+from ..kernels.gemm import GemmProblem, matmul_calls
 from ..kernels.isa import cpu
 from ..kernels.machine.call import Call, Const, In, Micro, Out, Seed, Work
 from ..kernels.quantized.product import calls as byte_calls
@@ -127,13 +127,13 @@ def _grown(old: Array | None, size: int) -> Array:
 
 @functools.lru_cache(4096)
 def _product_calls(code: str, b: int, m: int, n: int, k: int, path: str, partials: str) -> list[Call]:
-    problem = Problem(m, n, k, batch=(b,), a_step=(m * k,), b_step=(k * n,))
+    problem = GemmProblem(m, n, k, batch=(b,), a_step=(m * k,), b_step=(k * n,))
     return matmul_calls(code, problem, In(0, (b, m, k)), In(1, (b, k, n)), Out(0, (b, m, n)), partials=partials)
 
 
 @functools.lru_cache(4096)
 def _byte_calls(codes: tuple[str, str], b: int, m: int, n: int, k: int, path: str) -> list[Call]:
-    problem = Problem(m, n, k, batch=(b,), a_step=(m * k,), b_step=(k * n,))
+    problem = GemmProblem(m, n, k, batch=(b,), a_step=(m * k,), b_step=(k * n,))
     return byte_calls(codes, problem, In(0, (b, m, k)), In(1, (b, k, n)), None, None, Out(0, (b, m, n)))
 
 

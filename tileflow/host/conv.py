@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from ..graph.op import Types
 from ..graph.types import TensorType
-from ..kernels.conv import CHANNELS_LAST, PLANAR, STEM, Algorithm, Problem, algorithms, choose, choose_weights
+from ..kernels.conv import CHANNELS_LAST, PLANAR, STEM, Algorithm, ConvProblem, algorithms, choose, choose_weights
 from ..kernels.conv import pools as pays
 from ..kernels.conv.algorithms import saved, saved_by_stem
 from ..kernels.conv.planar import product
@@ -31,7 +31,7 @@ from .hosted import over_channels_last
 Outputs = Sequence[TensorType]
 
 
-def _problem(op: Conv | ConvInputGrad, inputs: Types, outputs: Outputs) -> Problem:
+def _problem(op: Conv | ConvInputGrad, inputs: Types, outputs: Outputs) -> ConvProblem:
     """The numbers of the problem. Some of its images hold elements."""
     image = outputs[0] if isinstance(op, ConvInputGrad) else present(inputs[0])
     return op.problem(image.shape, present(inputs[1]).shape)

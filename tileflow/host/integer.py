@@ -67,12 +67,12 @@ class ByteConv(HostOp):
                    auto_pad=self.op.auto_pad)
         return (own.reference(image, weights)[0].astype(np.int64).astype(np.int32),)
 
-    def problem(self, x: TensorType, w: TensorType) -> conv.Problem:
+    def problem(self, x: TensorType, w: TensorType) -> conv.ByteConvProblem:
         """The sizes."""
         win = self.op.windows(x.shape, w.shape)
-        axes = [conv.Axis(*of) for of in zip(win.size, win.out, win.kernel, win.strides, win.dilations, win.begin, strict=True)]
-        rows, columns = [conv.Axis(1, 1, 1)] * (2 - len(axes)) + axes
-        return conv.Problem(x.shape[0], self.op.group, w.shape[1], w.shape[0] // self.op.group, rows, columns)
+        axes = [conv.ByteConvAxis(*of) for of in zip(win.size, win.out, win.kernel, win.strides, win.dilations, win.begin, strict=True)]
+        rows, columns = [conv.ByteConvAxis(1, 1, 1)] * (2 - len(axes)) + axes
+        return conv.ByteConvProblem(x.shape[0], self.op.group, w.shape[1], w.shape[0] // self.op.group, rows, columns)
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         return calls(self, ALONE, inputs, outputs, cpu)

@@ -181,8 +181,8 @@ def _(op: AveragePool | AveragePoolGrad, form: HostForm, inputs: Types, outputs:
       cpu: Cpu) -> list[Call]:
     image = _image(op, inputs, outputs)
     way = kernels.average if isinstance(op, AveragePool) else kernels.average_gradient
-    win = op.windows(image.shape)
-    return way(pool_of(win), op.bounds(win), image.shape[0], image.shape[1], image.code, cpu) if outputs[0].size else []
+    win = op.averaged(op.windows(image.shape))
+    return way(win, image.shape[0], image.shape[1], image.code, cpu) if outputs[0].size else []
 
 
 def _image(op: AveragePool | AveragePoolGrad, inputs: Types, outputs: Sequence[TensorType]) -> TensorType:

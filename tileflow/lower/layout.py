@@ -18,7 +18,7 @@ from ..host.channels_last import to_channels_first, to_channels_last
 from ..host.form import ChannelsLast, HostOp, axis_order, channels_last
 from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call, In, Out
-from ..kernels.move import Axis, move
+from ..kernels.move import MoveAxis, move
 from .cut import SINK, SOURCE, MinimumCut
 
 TURN = 0.15
@@ -49,7 +49,7 @@ class TurnChannels(HostOp):
         n, channels = x.shape[0], x.shape[-1 if self.back else 1]
         points = x.size // max(1, n * channels)
         rows, columns = (points, channels) if self.back else (channels, points)
-        axes = [Axis(n, rows * columns, rows * columns), Axis(columns, 1, rows), Axis(rows, columns, 1)]
+        axes = [MoveAxis(n, rows * columns, rows * columns), MoveAxis(columns, 1, rows), MoveAxis(rows, columns, 1)]
         return move(In(0, (x.size,)), Out(0, (x.size,)), axes, x.itemsize)
 
     def __str__(self) -> str:

@@ -11,7 +11,17 @@ from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
 from ..graph.types import TensorType, broadcast_shapes
 from ..graph.work import Axis, Operand, Reduce, Work
-from ..kernels.attention.float32 import FAR, FULL_MASK, KEY_MASK, NO_MASK, attention_grad_leaf, attention_leaf, blocks, scratch_elements
+from ..kernels.attention.float32 import (
+    FAR,
+    FULL_MASK,
+    KEY_MASK,
+    NO_MASK,
+    AttentionSizes,
+    attention_grad_leaf,
+    attention_leaf,
+    blocks,
+    scratch_elements,
+)
 from ..kernels.attention.half import attention_half_grad_leaf, attention_half_leaf, half_scratch_elements
 from ..kernels.machine.call import Call, In, Out
 from ..kernels.machine.call import Work as Scratch
@@ -118,7 +128,9 @@ class _Attention(Op):
             mode = FULL_MASK if steps[2] else KEY_MASK
         layout = sum(1 << i for i, inside in enumerate(self.inside) if inside)
         reach = FAR if self.reach is None else self.reach
-        return (self.scale, self.softcap, s.heads, s.heads // s.key_heads, s.queries, s.keys, s.d, s.e, reach, layout, mode, *steps)
+        group = s.heads // s.key_heads
+        sizes = AttentionSizes(s.heads, group, s.queries, s.keys, s.d, s.e, reach, layout, mode, *steps)
+        return self.scale, self.softcap, sizes
 
     def scratch(self, s: Sizes, q: TensorType, backward: bool) -> tuple[Any, ...]:
         """The leaf's arguments between the arrays and the numbers."""

@@ -10,8 +10,7 @@ from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
 from ..graph.types import TensorType
 from ..graph.work import Axis, Contraction, Nested, Operand, Window, Work
-from ..kernels.conv import PLANAR, PLANAR_WEIGHTS, Problem, choose, choose_weights
-from ..kernels.conv import Axis as Line
+from ..kernels.conv import PLANAR, PLANAR_WEIGHTS, ConvAxis, ConvProblem, choose, choose_weights
 from ..kernels.machine.call import Call, Out
 from ..kernels.move import fill_call
 from ..system.errors import ShapeError, TypeMismatchError, UnsupportedError
@@ -25,12 +24,12 @@ if TYPE_CHECKING:
     from ..kernels.isa.cpu import Cpu
 
 
-def problem_of(x: Shape, w: Shape, win: Windows, group: int) -> Problem:
+def problem_of(x: Shape, w: Shape, win: Windows, group: int) -> ConvProblem:
     """The numbers of a convolution for the kernels, from its planar shapes."""
-    axes = [Line(n, out, k, s, 1, -p, d) for n, out, k, s, p, d in
+    axes = [ConvAxis(n, out, k, s, 1, -p, d) for n, out, k, s, p, d in
             zip(win.size, win.out, win.kernel, win.strides, win.begin, win.dilations, strict=True)]
-    filled = [Line(1, 1, 1)] * (3 - len(axes)) + axes
-    return Problem(x[0], group, w[1], w[0] // group, (filled[0], filled[1], filled[2]), len(axes))
+    filled = [ConvAxis(1, 1, 1)] * (3 - len(axes)) + axes
+    return ConvProblem(x[0], group, w[1], w[0] // group, (filled[0], filled[1], filled[2]), len(axes))
 
 
 def zeros(outputs: Sequence[TensorType]) -> list[Call]:
@@ -153,7 +152,7 @@ class Conv(Op):
         bias = Operand((present(made.inputs[1]).dims[0],), x.dtype)
         return Contraction(made.axes, (*made.inputs, bias), made.outputs)
 
-    def problem(self, x: Shape, w: Shape) -> Problem:
+    def problem(self, x: Shape, w: Shape) -> ConvProblem:
         """The numbers of the convolution for the kernels."""
         return problem_of(x, w, self.windows(x, w), self.group)
 
@@ -221,7 +220,7 @@ class ConvInputGrad(Op):
         g, w = present(inputs[0]), present(inputs[1])
         return _work(outputs[0], w, g, self.windows(w.shape), self.group, "ywx", "o")
 
-    def problem(self, x: Shape, w: Shape) -> Problem:
+    def problem(self, x: Shape, w: Shape) -> ConvProblem:
         """The numbers of the gradient for the kernels."""
         return problem_of(x, w, self.windows(w), self.group).turn
 
@@ -291,7 +290,7 @@ class ConvWeightGrad(Op):
         bias = tuple(Operand((made.outputs[0].dims[0],), x.dtype) for _ in outputs[1:])
         return Contraction(made.axes, made.inputs, (*made.outputs, *bias))
 
-    def problem(self, x: Shape, w: Shape) -> Problem:
+    def problem(self, x: Shape, w: Shape) -> ConvProblem:
         """The numbers of the convolution for the kernels."""
         return problem_of(x, w, self.windows(x), self.group)
 

@@ -11,13 +11,12 @@ import numpy as np
 from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
 from ..graph.types import TensorType
-from ..graph.work import LETTERS, Move, Operand, Scatter, Window, Work, map_work
-from ..graph.work import Axis as WorkAxis
+from ..graph.work import LETTERS, Axis, Move, Operand, Scatter, Window, Work, map_work
 from ..graph.work import Gather as GatherWork
 from ..kernels import move as moves
 from ..kernels.dtypes import BITS
 from ..kernels.machine.call import Call, In, Out
-from ..kernels.move import Axis, fill_call, strides
+from ..kernels.move import MoveAxis, fill_call, strides
 from ..system.errors import ShapeError
 from .moving import move
 from .places import check_indices
@@ -71,13 +70,13 @@ class _Cut(Op):
         ends = tuple(s.stop if s.stop >= 0 else -shape[i] - 1 for i, s in cut)
         return dict(starts=tuple(s.start for _, s in cut), ends=ends, axes=tuple(i for i, _ in cut), steps=tuple(s.step for _, s in cut))
 
-    def box(self, shape: Shape, whole_is_source: bool) -> tuple[list[Axis], int]:
+    def box(self, shape: Shape, whole_is_source: bool) -> tuple[list[MoveAxis], int]:
         """The move between the slice of a tensor of `shape` and a dense tensor; the slice's first element in the tensor."""
         taken, slices, step = self.taken(shape), self.slices(shape), strides(shape)
         walk = [s.step * n for s, n in zip(slices, step, strict=True)]
         pairs = zip(walk, strides(taken), strict=True) if whole_is_source else zip(strides(taken), walk, strict=True)
         start = sum(s.start * n for s, n in zip(slices, step, strict=True))
-        return [Axis(n, *pair) for n, pair in zip(taken, pairs, strict=True)], start
+        return [MoveAxis(n, *pair) for n, pair in zip(taken, pairs, strict=True)], start
 
 
 def _numpy_slices(slices: tuple[slice, ...]) -> tuple[slice, ...]:
@@ -117,7 +116,7 @@ class Slice(_Cut):
         assert source is not None
         dims = tuple(Window(str(name), "one", s.step, pad=-s.start) if dim is None and s.step > 0 else dim
                      for dim, name, s in zip(source.dims, target.dims, self.slices(x.shape), strict=True))
-        return Move((*work.axes, WorkAxis("one", 1, "whole")), (Operand(dims, x.dtype),), work.outputs)
+        return Move((*work.axes, Axis("one", 1, "whole")), (Operand(dims, x.dtype),), work.outputs)
 
     def part(self, box: Mapping[str, tuple[int, int]], inputs: Types, outputs: Sequence[TensorType]) -> Op:
         own = self.plain(present(inputs[0]).shape)
@@ -210,7 +209,7 @@ class Gather(Op):
         x, index, y = present(inputs[0]), present(inputs[1]), outputs[0]
         names, axis = LETTERS[:y.rank], normal_axis(self.axis, x.rank)
         middle = tuple(names[axis:axis + index.rank])
-        return GatherWork(tuple(WorkAxis(*a) for a in zip(names, y.shape, strict=True)),
+        return GatherWork(tuple(Axis(*a) for a in zip(names, y.shape, strict=True)),
                           (Operand((*names[:axis], None, *names[axis + index.rank:]), x.dtype), Operand(middle, index.dtype)),
                           (Operand(tuple(names), y.dtype),), notes={"rows": x.shape[axis]})
 
@@ -259,7 +258,8 @@ class GatherGrad(Op):
         g, index, y = present(inputs[0]), present(inputs[1]), outputs[0]
         names, axis = LETTERS[:g.rank], self.axis
         rows = set(names[axis:axis + index.rank])
-        return Scatter(tuple(WorkAxis(a, n, "reduce" if a in rows else "parallel") for a, n in zip(names, g.shape, strict=True)),
+        return Scatter(tuple(Axis(a, n, "reduce" if a in rows else "parallel") for a,
+                             n in zip(names, g.shape, strict=True)),
                        (Operand(tuple(names), g.dtype), Operand(tuple(names[axis:axis + index.rank]), index.dtype)),
                        (Operand((*names[:axis], None, *names[axis + index.rank:]), y.dtype),), 1.0, {"rows": y.shape[axis]})
 

@@ -13,7 +13,7 @@ from ..graph.sample import Sample, sample
 from ..graph.work import Work
 from ..kernels.elementwise.epilogue import Epilogue
 from ..kernels.elementwise.expr import Expr, Var, cast, round_
-from ..kernels.gemm.problem import Problem
+from ..kernels.gemm.problem import GemmProblem
 from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call, In, Out
 from ..kernels.quantized import product
@@ -48,7 +48,7 @@ class ByteProduct(Op):
         return [sample(("uint8", (2, 3, 4), 0, 256), ("int8", (4, 5), -128, 128)), sample(("int8", (3, 4), -128, 128), ("uint8", (2, 4, 5), 0, 256)),
                 sample(("uint8", (3, 7), 0, 256), ("uint8", (7, 5), 0, 256)), sample(("int8", (6,), -128, 128), ("int8", (6, 5), -128, 128))]
 
-    def problem(self, a: TensorType, b: TensorType) -> Problem:
+    def problem(self, a: TensorType, b: TensorType) -> GemmProblem:
         """The sizes. Raises ShapeError."""
         return product_problem(a, b, False, False)
 
@@ -72,8 +72,8 @@ class ByteProduct(Op):
         a, b = present(inputs[0]), present(inputs[1])
         return self.calls(self.problem(a, b), (a.code, b.code), inputs, outputs)
 
-    def calls(self, p: Problem, codes: tuple[str, str], inputs: Types, outputs: Sequence[TensorType], packed: bool = False,
-              epilogue: Epilogue | None = None) -> list[Call]:
+    def calls(self, p: GemmProblem, codes: tuple[str, str], inputs: Types, outputs: Sequence[TensorType],
+              packed: bool = False, epilogue: Epilogue | None = None) -> list[Call]:
         """The kernel of problem `p` for element types `codes`; with `packed` B is laid out in panels."""
         zeros = [In(i, t.shape or (1,)) if len(inputs) > i and (t := inputs[i]) is not None else None for i in (2, 3)]
         return product.calls(codes, p, In(0, present(inputs[0]).shape), In(1, present(inputs[1]).shape), zeros[0], zeros[1], Out(0, outputs[0].shape),

@@ -13,7 +13,7 @@ from ..graph.sample import Sample, sample
 from ..graph.types import TensorType, broadcast_shapes
 from ..graph.work import Axis, Contraction, Operand, Work
 from ..kernels.elementwise.epilogue import Epilogue
-from ..kernels.gemm import Bias, Problem, Serial, matmul_calls
+from ..kernels.gemm import Bias, GemmProblem, Serial, matmul_calls
 from ..kernels.machine.call import Call, In, Out
 from ..system.errors import ShapeError, TypeMismatchError
 from .shape import Shape, present, sum_to, zeros
@@ -46,7 +46,7 @@ def _steps(batch: Shape, out: Shape, elements: int) -> Shape:
     return tuple(steps)
 
 
-def product_problem(a: TensorType, b: TensorType, trans_a: bool, trans_b: bool) -> Problem:
+def product_problem(a: TensorType, b: TensorType, trans_a: bool, trans_b: bool) -> GemmProblem:
     """Sizes and batch of op(A) @ op(B) by NumPy's rules. Raises ShapeError."""
     if a.rank == 0 or b.rank == 0:
         raise ShapeError(f"A is {a} and B is {b}; each must have at least one dimension.")
@@ -58,7 +58,7 @@ def product_problem(a: TensorType, b: TensorType, trans_a: bool, trans_b: bool) 
     batch = broadcast_shapes(batch_a, batch_b)
     if batch is None:
         raise ShapeError(f"A is {a} and B is {b}: the batch dimensions {list(batch_a)} and {list(batch_b)} do not broadcast.")
-    return Problem(m, n, k, trans_a and a.rank > 1, trans_b and b.rank > 1, batch,
+    return GemmProblem(m, n, k, trans_a and a.rank > 1, trans_b and b.rank > 1, batch,
                    _steps(batch_a, batch, m * k), _steps(batch_b, batch, k * n))
 
 
@@ -142,7 +142,7 @@ class Product(Op):
         """How the product is serialized, if it is."""
         return None
 
-    def problem(self, a: TensorType, b: TensorType) -> Problem:
+    def problem(self, a: TensorType, b: TensorType) -> GemmProblem:
         """Sizes and batch of the product. Raises ShapeError."""
         trans_a, trans_b, _ = self.flags()
         return product_problem(a, b, trans_a, trans_b)
@@ -197,7 +197,7 @@ class Product(Op):
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         return self.calls(self.problem(present(inputs[0]), present(inputs[1])), inputs, outputs)
 
-    def calls(self, p: Problem, inputs: Types, outputs: Sequence[TensorType], packed: bool = False,
+    def calls(self, p: GemmProblem, inputs: Types, outputs: Sequence[TensorType], packed: bool = False,
               epilogue: Epilogue | None = None, partials: str = "f4") -> list[Call]:
         """The kernel of problem `p`; with `packed` B is laid out in panels. `partials`: the type of sums of 16-bit products."""
         a, b = present(inputs[0]), present(inputs[1])
@@ -260,7 +260,7 @@ class Gemm(Op):
     def samples(cls) -> list[Sample]:
         return [sample((3, 4), (5, 4), (5,), transB=1), sample((4, 3), (4, 5), transA=1)]
 
-    def problem(self, a: TensorType, b: TensorType) -> Problem:
+    def problem(self, a: TensorType, b: TensorType) -> GemmProblem:
         """Sizes of the product. Raises ShapeError."""
         if a.rank != 2 or b.rank != 2:
             raise ShapeError(f"A is {a} and B is {b}; both must have two dimensions (MatMul takes batches).")
@@ -322,7 +322,7 @@ class Gemm(Op):
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         return self.calls(self.problem(present(inputs[0]), present(inputs[1])), inputs, outputs)
 
-    def calls(self, p: Problem, inputs: Types, outputs: Sequence[TensorType], packed: bool = False,
+    def calls(self, p: GemmProblem, inputs: Types, outputs: Sequence[TensorType], packed: bool = False,
               epilogue: Epilogue | None = None, partials: str = "f4") -> list[Call]:
         """The kernel of problem `p`; with `packed` B is laid out in panels. `partials`: the type of sums of 16-bit products."""
         a, b, c = present(inputs[0]), present(inputs[1]), self.addend(inputs)

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 from ..kernels import move as kernel
 from ..kernels.machine.call import Call, In, Out
-from ..kernels.move import Axis
+from ..kernels.move import MoveAxis
 from ..system.errors import ShapeError
 
 MOST_CALLS = 1 << 12
 
 
-def move(source: In, target: Out, axes: Sequence[Axis], itemsize: int, source_start: int = 0, target_start: int = 0) -> list[Call]:
+def move(source: In, target: Out, axes: Sequence[MoveAxis], itemsize: int, source_start: int = 0,
+         target_start: int = 0) -> list[Call]:
     """The Calls that move a box; see `kernels.move.move`.
 
     Raises:

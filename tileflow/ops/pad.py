@@ -16,7 +16,7 @@ from ..kernels import move as moves
 from ..kernels.dtypes import BITS
 from ..kernels.machine.call import Call, In, Out
 from ..kernels.machine.call import Work as Scratch
-from ..kernels.move import Axis, copy_call, fill_call, strides
+from ..kernels.move import MoveAxis, copy_call, fill_call, strides
 from ..system.errors import ShapeError, UnsupportedError
 from .index import Slice
 from .moving import move
@@ -122,7 +122,7 @@ class Pad(Op):
         kept, place = self._kept(x.shape), self._place(x.shape)
         source, source_start = kept.box(x.shape, True)
         target, target_start = place.box(y.shape, False)
-        axes = [Axis(s.n, s.source, t.target) for s, t in zip(source, target, strict=True)]
+        axes = [MoveAxis(s.n, s.source, t.target) for s, t in zip(source, target, strict=True)]
         return [fill_call(Out(0, (y.size,)), bits, y.size, y.itemsize),
                 *move(In(0, (x.size,)), Out(0, (y.size,)), axes, y.itemsize, source_start, target_start)]
 
@@ -136,7 +136,7 @@ class Pad(Op):
         calls = []
         source, target = strides(x.shape), strides(y.shape)
         for box in itertools.product(*runs):
-            axes = [Axis(n, step * s, t) for (_, n, _, step), s, t in zip(box, source, target, strict=True)]
+            axes = [MoveAxis(n, step * s, t) for (_, n, _, step), s, t in zip(box, source, target, strict=True)]
             begin = sum(first * s for (_, _, first, _), s in zip(box, source, strict=True))
             to = sum(start * t for (start, *_), t in zip(box, target, strict=True))
             calls += move(In(0, (x.size,)), Out(0, (y.size,)), axes, y.itemsize, begin, to)

@@ -15,7 +15,7 @@ from ..graph.work import Axis, Operand, Reduce, Window, Work
 from ..kernels.machine.call import Call
 from ..kernels.pool import average as kernels
 from ..kernels.pool.maximum import max_gradient, max_pool, max_pool_with_indices
-from ..kernels.pool.planar import Pool
+from ..kernels.pool.planar import AverageWindow, PoolWindow
 from ..system.errors import ShapeError, TypeMismatchError, UnsupportedError
 from .shape import present
 from .window import Shape, Windows, windows
@@ -36,13 +36,13 @@ def _check(x: TensorType, name: str) -> None:
         raise ShapeError(f"the spatial axes of the input {list(x.shape)} may not be empty.")
 
 
-def pool_of(win: Windows) -> Pool:
-    """Sizes for the kernels; one spatial axis is a plane of one row."""
+def pool_of(win: Windows) -> PoolWindow:
+    """Windows for the kernels; one spatial axis is a plane of one row."""
     def pair(values: Shape, missing: int) -> tuple[int, int]:
         return (missing, values[0]) if len(values) == 1 else (values[0], values[1])
 
-    return Pool(*pair(win.size, 1), *pair(win.out, 1), *pair(win.kernel, 1), *pair(win.strides, 1), *pair(win.dilations, 1),
-                *pair(win.begin, 0))
+    return PoolWindow(*pair(win.size, 1), *pair(win.out, 1), *pair(win.kernel, 1), *pair(win.strides, 1),
+                      *pair(win.dilations, 1), *pair(win.begin, 0))
 
 
 def planes_of(x: TensorType) -> int:
@@ -252,11 +252,11 @@ class Average(Windowed):
             end = tuple(max(0, min(r, high - n)) for r, n, (_, high) in zip(reach, win.size, self.limits(win), strict=True))
         return replace(self, pads=begin + end, auto_pad="NOTSET", ceil_mode=int(end != reach))
 
-    def bounds(self, win: Windows) -> tuple[int, int, int, int]:
-        """`limits` for the kernels: rows, then columns."""
+    def averaged(self, win: Windows) -> AverageWindow:
+        """Windows for the kernels, as `pool_of`, with their limits."""
         found = self.limits(win)
         rows, columns = found if len(found) == 2 else [(0, 1), found[0]]
-        return (*rows, *columns)
+        return AverageWindow(*(*pool_of(win).words(), *rows, *columns))
 
 
 @op("AveragePool")
@@ -291,8 +291,8 @@ class AveragePool(Average):
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x = present(inputs[0])
-        win = self.windows(x.shape)
-        return kernels.average(pool_of(win), self.bounds(win), planes_of(x), x.code, cpu) if outputs[0].size else []
+        return kernels.average(self.averaged(self.windows(x.shape)), planes_of(x), x.code,
+                               cpu) if outputs[0].size else []
 
 
 @op("AveragePoolGrad", onnx=False)
@@ -339,8 +339,8 @@ class AveragePoolGrad(Average):
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x = outputs[0]
-        win = self.windows(x.shape)
-        return kernels.average_gradient(pool_of(win), self.bounds(win), planes_of(x), x.code, cpu) if x.size else []
+        return kernels.average_gradient(self.averaged(self.windows(x.shape)), planes_of(x), x.code,
+                                        cpu) if x.size else []
 
 
 class Global(Op):

@@ -15,7 +15,7 @@ from ..kernels.elementwise.expr import Var, evaluate
 from ..kernels.machine.call import Call, Const, In, Out
 from ..kernels.machine.call import Work as Scratch
 from ..kernels.recurrent.forward import forward_leaf, scratch_elements
-from ..kernels.recurrent.panels import Layout, padded, panel_width, panels_leaf
+from ..kernels.recurrent.panels import PanelLayout, padded, panel_width, panels_leaf
 from ..kernels.recurrent.rows import RowPass
 from ..kernels.recurrent.steps import Steps, most_rows, row_blocks
 from ..system.errors import DataError, ShapeError, TypeMismatchError, UnsupportedError
@@ -185,7 +185,8 @@ def slope(f: Activation, kept: np.ndarray, g: np.ndarray) -> np.ndarray:
     return evaluate(f.pulled(Var(0, g.dtype.name), Var(1, g.dtype.name)), [kept, g])
 
 
-def panel_calls(weights: In, packed: Scratch | Out, dtype: str, matrices: int, layout: Layout, cpu: Cpu) -> list[Call]:
+def panel_calls(weights: In, packed: Scratch | Out, dtype: str, matrices: int, layout: PanelLayout,
+                cpu: Cpu) -> list[Call]:
     """The calls that lay out the recurrent weights."""
     units = matrices * -(-layout.n // layout.width)
     size = matrices * layout.n * layout.k
@@ -330,7 +331,8 @@ class Recurrence(Recurrent):
         x = present(inputs[0])
         s = self.sizes(x)
         width = panel_width(most_rows(s.batch), x.code, cpu)
-        return panel_calls(weights, packed, x.code, s.directions * GATES[self.kind], Layout(s.hidden, s.hidden, 1, width), cpu)
+        return panel_calls(weights, packed, x.code, s.directions * GATES[self.kind],
+                           PanelLayout(s.hidden, s.hidden, 1, width), cpu)
 
     def calls(self, inputs: Types, outputs: Sequence[TensorType], packed: In | Scratch, cpu: Cpu) -> list[Call]:
         """The steps, by R in panels."""

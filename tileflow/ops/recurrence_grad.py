@@ -15,7 +15,7 @@ from ..kernels.elementwise.expr import Var, evaluate
 from ..kernels.machine.call import Call, Const, In, Out
 from ..kernels.machine.call import Work as Scratch
 from ..kernels.recurrent.backward import backward_leaf, backward_scratch_elements
-from ..kernels.recurrent.panels import Layout, padded, panel_width
+from ..kernels.recurrent.panels import PanelLayout, padded, panel_width
 from ..kernels.recurrent.steps import most_rows
 from .cells import GATES, Cell
 from .recurrence import Recurrent, Sizes, Turns, alone, apply, panel_calls, result_of, slope
@@ -130,7 +130,8 @@ class RecurrenceGrad(Recurrent):
         """The calls that lay R out as `calls` wants it."""
         y, s = present(inputs[Y]), self.sizes_of(inputs)
         width = panel_width(most_rows(s.batch), y.code, cpu)
-        return panel_calls(weights, packed, y.code, s.directions, Layout(s.hidden, GATES[self.kind] * s.hidden, 0, width), cpu)
+        return panel_calls(weights, packed, y.code, s.directions,
+                           PanelLayout(s.hidden, GATES[self.kind] * s.hidden, 0, width), cpu)
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         size = self.packed_elements(inputs, cpu)

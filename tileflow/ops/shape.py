@@ -10,10 +10,9 @@ import numpy as np
 from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
 from ..graph.types import TensorType, broadcast_shapes
-from ..graph.work import LETTERS, Map, Move, Operand, Work, map_work
-from ..graph.work import Axis as WorkAxis
+from ..graph.work import LETTERS, Axis, Map, Move, Operand, Work, map_work
 from ..kernels.machine.call import Call, In, Out
-from ..kernels.move import Axis, copy_call, strides
+from ..kernels.move import MoveAxis, copy_call, strides
 from ..system.errors import ShapeError, TypeMismatchError
 from .moving import move
 
@@ -240,13 +239,13 @@ class Transpose(Op):
         x, y = present(inputs[0]), outputs[0]
         names = LETTERS[:x.rank]
         perm = self.order(x.rank)
-        return Move(tuple(WorkAxis(names[a], x.shape[a]) for a in perm), (Operand(tuple(names), x.dtype),),
+        return Move(tuple(Axis(names[a], x.shape[a]) for a in perm), (Operand(tuple(names), x.dtype),),
                     (Operand(tuple(names[a] for a in perm), y.dtype),))
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x, y = present(inputs[0]), outputs[0]
         step = strides(x.shape)
-        axes = [Axis(n, step[a], s) for n, a, s in zip(y.shape, self.order(x.rank), strides(y.shape), strict=True)]
+        axes = [MoveAxis(n, step[a], s) for n, a, s in zip(y.shape, self.order(x.rank), strides(y.shape), strict=True)]
         return move(In(0, (x.size,)), Out(0, (y.size,)), axes, x.itemsize)
 
 
@@ -294,7 +293,7 @@ class Concat(Op):
         axis, at, calls = normal_axis(self.axis, y.rank), 0, []
         target = strides(y.shape)
         for i, t in enumerate(map(present, inputs)):
-            axes = [Axis(*a) for a in zip(t.shape, strides(t.shape), target, strict=True)]
+            axes = [MoveAxis(*a) for a in zip(t.shape, strides(t.shape), target, strict=True)]
             calls += move(In(i, (t.size,)), Out(0, (y.size,)), axes, y.itemsize, target_start=at * target[axis])
             at += t.shape[axis]
         return calls
@@ -333,7 +332,8 @@ class Split(Op):
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         x = present(inputs[0])
         axis, names = normal_axis(self.axis, x.rank), LETTERS[:x.rank]
-        axes = tuple(WorkAxis(a, n, "whole" if i == axis else "parallel") for i, (a, n) in enumerate(zip(names, x.shape, strict=True)))
+        axes = tuple(Axis(a, n, "whole" if i == axis else "parallel") for i,
+                     (a, n) in enumerate(zip(names, x.shape, strict=True)))
         part = Operand(tuple(None if i == axis else a for i, a in enumerate(names)), x.dtype)
         return Move(axes, (Operand(tuple(names), x.dtype),), (part,) * len(outputs))
 
@@ -342,7 +342,7 @@ class Split(Op):
         axis, at, calls = normal_axis(self.axis, x.rank), 0, []
         source = strides(x.shape)
         for i, y in enumerate(outputs):
-            axes = [Axis(*a) for a in zip(y.shape, source, strides(y.shape), strict=True)]
+            axes = [MoveAxis(*a) for a in zip(y.shape, source, strides(y.shape), strict=True)]
             calls += move(In(0, (x.size,)), Out(i, (y.size,)), axes, x.itemsize, source_start=at * source[axis])
             at += y.shape[axis]
         return calls
@@ -387,7 +387,7 @@ class Expand(Op):
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x, y = present(inputs[0]), outputs[0]
         shape = (1,) * (y.rank - x.rank) + x.shape
-        axes = [Axis(n, 0 if m == 1 else s, t)
+        axes = [MoveAxis(n, 0 if m == 1 else s, t)
                 for n, m, s, t in zip(y.shape, shape, strides(shape), strides(y.shape), strict=True)]
         return move(In(0, (x.size,)), Out(0, (y.size,)), axes, x.itemsize)
 
@@ -439,5 +439,5 @@ class Tile(Op):
         x, y = present(inputs[0]), outputs[0]
         axes = []
         for n, r, s, t in zip(x.shape, self.repeats, strides(x.shape), strides(y.shape), strict=True):
-            axes += [Axis(r, 0, n * t), Axis(n, s, t)]
+            axes += [MoveAxis(r, 0, n * t), MoveAxis(n, s, t)]
         return move(In(0, (x.size,)), Out(0, (y.size,)), axes, x.itemsize)

@@ -17,9 +17,9 @@ from ...isa.vector import Emitter, as_intrinsic, itemsize, lanes_within, vector
 from ...machine.call import Call, In, Out, Work
 from ...machine.leaf import Leaf, Numbers
 from ...machine.places import address_of
-from ...move import Axis, move
-from ..panels import Panels
-from ..problem import UNITS, Problem, speed
+from ...move import MoveAxis, move
+from ..panels import WeightPanels
+from ..problem import UNITS, ConvProblem, speed
 
 SCRATCH = 128 << 10
 """Bytes of finished rows: half of a second cache, beside what is read."""
@@ -40,7 +40,7 @@ WOVEN = 0.085
 
 
 @dataclass(frozen=True)
-class Sizes(Numbers):
+class BlockSizes(Numbers):
     """Of a problem: images, channels and filters of a group, lines (of all planes) and their pixels, taps along each axis; lines and filters of a
     unit of range; elements from one row of turned weights to the next; whether pixels are laid into strips."""
 
@@ -59,28 +59,28 @@ class Sizes(Numbers):
     laid: int
 
 
-def serves(p: Problem, dtype: str, path: cpu.Cpu) -> bool:
+def serves(p: ConvProblem, dtype: str, path: cpu.Cpu) -> bool:
     """Every pixel of the result belongs to one tap of one pixel."""
     return p.turned and dtype in ("f4", "f8") and p.taps > 1 and all(
         a.out_step == a.taps and a.in_step == 1 and a.out == a.size * a.taps and a.base == 0 and abs(a.tap_step) == 1 for a in p.axes)
 
 
-def cost(p: Problem, dtype: str, path: cpu.Cpu) -> float:
+def cost(p: ConvProblem, dtype: str, path: cpu.Cpu) -> float:
     """Estimated nanoseconds on one core."""
     return p.flops / (speed(dtype, path) * RATE) + p.elements_out * itemsize(dtype) * WOVEN
 
 
-def _pitch(p: Problem) -> int:
+def _pitch(p: ConvProblem) -> int:
     """Elements from one row of turned weights to the next: rows a power of two apart would share cache sets."""
     return p.c if p.c < 64 else p.c + 16
 
 
-def panels(p: Problem, dtype: str, path: cpu.Cpu) -> Panels:
+def panels(p: ConvProblem, dtype: str, path: cpu.Cpu) -> WeightPanels:
     """The weights [groups][c][oc x taps] as rows [groups][oc x taps] of c elements."""
     rows, pitch = p.oc * p.taps, _pitch(p)
-    turn = [Axis(p.groups, p.c * rows, rows * pitch), Axis(rows, 1, pitch), Axis(p.c, rows, 1)]
+    turn = [MoveAxis(p.groups, p.c * rows, rows * pitch), MoveAxis(rows, 1, pitch), MoveAxis(p.c, rows, 1)]
     elements = p.groups * rows * pitch
-    return Panels(elements, tuple(move(In(0, (p.weights,)), Out(0, (elements,)), turn, itemsize(dtype))))
+    return WeightPanels(elements, tuple(move(In(0, (p.weights,)), Out(0, (elements,)), turn, itemsize(dtype))))
 
 
 def _weave(dtype: str, lanes: int, taps: int) -> Any:
@@ -152,10 +152,10 @@ def _leaf(dtype: str, path: cpu.Cpu, taps: int, lanes: int, form: Form | None) -
                     line += run
 
     signature = "T[:], T[:], T[:], T[w,:], T[w,:], numbers, lo, hi".replace("T", dtype) + tail(form)
-    return Leaf(conv_blocks, signature, key=f"{path.name} {taps} {lanes} {name(form)}", numbers=Sizes)
+    return Leaf(conv_blocks, signature, key=f"{path.name} {taps} {lanes} {name(form)}", numbers=BlockSizes)
 
 
-def _cut(p: Problem, size: int, width: int, most: int) -> tuple[int, int]:
+def _cut(p: ConvProblem, size: int, width: int, most: int) -> tuple[int, int]:
     """Filters and lines of a unit of range, of at least UNITS if `most`, all lines of all images, are as many.
 
     Both fit their caches: all lines if filters enough are left then, else as many as leave the fewest columns of register blocks empty.
@@ -173,7 +173,8 @@ def _cut(p: Problem, size: int, width: int, most: int) -> tuple[int, int]:
     return part, min(range(-(-longest // 2), longest + 1), key=filled)
 
 
-def calls(p: Problem, dtype: str, path: cpu.Cpu, *, biased: bool = False, epilogue: Epilogue | None = None, packed: int = 0) -> list[Call]:
+def calls(p: ConvProblem, dtype: str, path: cpu.Cpu, *, biased: bool = False, epilogue: Epilogue | None = None,
+          packed: int = 0) -> list[Call]:
     """The result (output 0) from images (input 0) and weights (1), which `packed` says are as `panels` made them."""
     assert not biased
     size, (d, h, w) = itemsize(dtype), p.axes
@@ -183,7 +184,8 @@ def calls(p: Problem, dtype: str, path: cpu.Cpu, *, biased: bool = False, epilog
     part, strip = _cut(p, size, width, images * lines)
     apart = lines * w.size * size >= APART and part * p.taps >= MET
     room = -(-strip * w.size // width) * (p.c * width + slack(dtype, width, path)) if apart else 1
-    sizes = Sizes(p.groups, p.c, p.oc, h.size, lines, w.size, d.taps, h.taps, w.taps, strip, part, _pitch(p), int(apart))
+    sizes = BlockSizes(p.groups, p.c, p.oc, h.size, lines, w.size, d.taps, h.taps, w.taps, strip, part, _pitch(p),
+                       int(apart))
     weights = In(1, (p.groups * rows * _pitch(p),)) if laid is None else laid.work(dtype)
     args = (In(0, (p.elements_in,)), weights, Out(0, (p.elements_out,)), Work("blocks", (part * p.taps * strip * w.size,), dtype),
             Work("strips", (room,), dtype), sizes, *(epilogue.args if epilogue else []))

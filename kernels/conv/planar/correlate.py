@@ -14,7 +14,7 @@ from ...machine.call import Call, In, Out, Work
 from ...machine.inner import register_jitable
 from ...machine.leaf import Leaf, Numbers, generic
 from ...machine.places import address_of
-from ..problem import UNITS, Problem, speed
+from ..problem import UNITS, ConvProblem, speed
 from .geometry import CACHE, Geometry, Unfolding, geometry, planes, rate, time
 from .unfold import HEAD, copy_rows, table, unfold
 
@@ -80,7 +80,7 @@ def _correlate_tile(m: int, k: int, dtype: str, path: cpu.Cpu) -> tuple[int, int
 
 
 @dataclass(frozen=True)
-class Sizes(Numbers):
+class CorrelateSizes(Numbers):
     """Of a convolution, and how sums and units are cut: shares of the images, output rows, images and channels at a time."""
 
     n: int
@@ -147,8 +147,8 @@ def _weight_gradient(dtype: str, path: cpu.Cpu, step: int, rows: int, cols: int)
                                      k * size, accumulate, from_o - o, from_j - j)
 
     signature = "T[:], T[:], T[:], T[:], i8[:], T[w,:], numbers, lo, hi"
-    return Leaf(conv_weight_gradient, signature.replace("T", dtype), key=f"{path.name} {step} {rows} {cols}", numbers=Sizes,
-                fastmath={"contract", "reassoc", "nsz", "arcp", "afn"})
+    return Leaf(conv_weight_gradient, signature.replace("T", dtype), key=f"{path.name} {step} {rows} {cols}",
+                numbers=CorrelateSizes, fastmath={"contract", "reassoc", "nsz", "arcp", "afn"})
 
 
 @generic("T[:,:], T[r], lo, hi")
@@ -163,17 +163,17 @@ def add_shares(shares: Any, total: Any, lo: int, hi: int) -> None:
             total[i] += row[i]
 
 
-def serves(p: Problem, dtype: str, path: cpu.Cpu) -> bool:
+def serves(p: ConvProblem, dtype: str, path: cpu.Cpu) -> bool:
     """Every convolution over planes."""
     return planes(p, dtype)
 
 
-def cost(p: Problem, dtype: str, path: cpu.Cpu) -> float:
+def cost(p: ConvProblem, dtype: str, path: cpu.Cpu) -> float:
     """Estimated nanoseconds on one core, from measured rates, to be compared with other kernels'."""
     return p.flops / (speed(dtype, path) * rate(p, dtype, path, RATE, RATE))
 
 
-def calls(p: Problem, dtype: str, path: cpu.Cpu, *, biased: bool) -> list[Call]:
+def calls(p: ConvProblem, dtype: str, path: cpu.Cpu, *, biased: bool) -> list[Call]:
     """Weight gradient (output 0) and, when `biased`, bias gradient (1) from x (input 0) and dy (1)."""
     g, size = geometry(p), itemsize(dtype)
     block, together, channels = _weight_blocks(g, size)
@@ -188,7 +188,8 @@ def calls(p: Problem, dtype: str, path: cpu.Cpu, *, biased: bool) -> list[Call]:
     db: Any = dw if not biased else Work("bias", (shares * biases,), dtype) if shares > 1 else Out(1, (biases,))
     args = (In(0, (g.n * g.groups * g.c * g.h * g.w,)), In(1, (g.n * biases * g.oh * g.ow,)), dw, db,
             table(un, channels, size), Work("unfolded", (1 if g.in_place else together * un.elements(channels),), dtype),
-            Sizes(g.n, shares, g.c, g.kh * g.kw, g.oc, g.oh, g.groups, block, together, channels, int(g.in_place), int(biased)))
+            CorrelateSizes(g.n, shares, g.c, g.kh * g.kw, g.oc, g.oh, g.groups, block, together, channels,
+                           int(g.in_place), int(biased)))
     done = [Call(leaf, args, parts * g.groups * shares, 1, time(g, size, path))]
     if shares > 1:
         done.append(_add_call("weights", 0, shares, weights, dtype))

@@ -24,7 +24,7 @@ from ...machine.call import Call, Const, In, Out, Work
 from ...machine.inner import register_jitable
 from ...machine.leaf import Leaf, Numbers
 from ...machine.places import address_of
-from ..problem import Problem
+from ..problem import ConvProblem
 from .geometry import Geometry, cost, geometry, planes
 
 __all__ = ["calls", "cost", "panels", "serves", "weight_gradient"]
@@ -78,14 +78,15 @@ class Frame:
         band = -(-self.oh // bands)
         return band, -(-band // -(-band // ROWS))
 
-    def sizes(self, n: int, channels: int, band: int, biased: bool) -> Sizes:
+    def sizes(self, n: int, channels: int, band: int, biased: bool) -> PlanarDepthwiseSizes:
         """What a leaf reads."""
-        return Sizes(n, channels, band, int(biased), self.h, self.w, self.oh, self.ow, self.kh, self.kw, self.sy, self.sx, self.dy, self.dx,
+        return PlanarDepthwiseSizes(n, channels, band, int(biased), self.h, self.w, self.oh, self.ow, self.kh, self.kw,
+                                    self.sy, self.sx, self.dy, self.dx,
                      self.top, self.left, int(self.flip))
 
 
 @dataclass(frozen=True)
-class Sizes(Numbers):
+class PlanarDepthwiseSizes(Numbers):
     """Images, channels and output rows of a band, then a `Frame`."""
 
     n: int
@@ -107,7 +108,7 @@ class Sizes(Numbers):
     flip: int
 
 
-def frame(p: Problem) -> Frame:
+def frame(p: ConvProblem) -> Frame:
     """The frame of the images that `p` reads."""
     return _gradient_frame(geometry(p)) if p.turned else _frame(geometry(p))
 
@@ -319,10 +320,11 @@ def _forward(dtype: str, path: cpu.Cpu, rows: int, vectors: int, form: Form | No
             finish(rest, 1, count * ow, address_of(y), to, count * ow, channel)
 
     signature = "T[:], T[:], T[:], T[:], T[w,:], i8[:], numbers, lo, hi"
-    return Leaf(conv_planes, signature.replace("T", dtype) + tail(form), key=f"{path.name} {rows} {vectors} {name(form)}", numbers=Sizes)
+    return Leaf(conv_planes, signature.replace("T", dtype) + tail(form),
+                key=f"{path.name} {rows} {vectors} {name(form)}", numbers=PlanarDepthwiseSizes)
 
 
-def serves(p: Problem, dtype: str, path: cpu.Cpu) -> bool:
+def serves(p: ConvProblem, dtype: str, path: cpu.Cpu) -> bool:
     """One channel and one filter to a group, and more than one tap.
 
     An input gradient has no strides here: they would multiply zeros in between, and these must not meet an infinite weight.
@@ -330,11 +332,12 @@ def serves(p: Problem, dtype: str, path: cpu.Cpu) -> bool:
     return planes(p, dtype) and p.depthwise and p.taps > 1 and not (p.turned and any(a.out_step > 1 for a in p.axes))
 
 
-def panels(p: Problem, dtype: str, path: cpu.Cpu) -> None:
+def panels(p: ConvProblem, dtype: str, path: cpu.Cpu) -> None:
     """The weights are read as they are."""
 
 
-def calls(p: Problem, dtype: str, path: cpu.Cpu, *, biased: bool = False, epilogue: Epilogue | None = None, packed: int = 0) -> list[Call]:
+def calls(p: ConvProblem, dtype: str, path: cpu.Cpu, *, biased: bool = False, epilogue: Epilogue | None = None,
+          packed: int = 0) -> list[Call]:
     """y [n, c, *out] (output 0) from x (input 0), weights [c, 1, *taps] (1) and bias (2, when `biased`)."""
     f, size, count = frame(p), itemsize(dtype), p.n * p.groups
     band, rows = f.blocks(size)
@@ -395,11 +398,11 @@ def _weights_leaf(dtype: str, path: cpu.Cpu, together: int) -> Leaf:
                 db[channel] = total
 
     signature = "T[:], T[:], T[:], T[:], T[w,:], i8[:], T[w,:], numbers, lo, hi"
-    return Leaf(conv_planes_weights, signature.replace("T", dtype), key=f"{path.name} {together}", numbers=Sizes,
-                fastmath={"contract", "reassoc", "nsz", "arcp", "afn"})
+    return Leaf(conv_planes_weights, signature.replace("T", dtype), key=f"{path.name} {together}",
+                numbers=PlanarDepthwiseSizes, fastmath={"contract", "reassoc", "nsz", "arcp", "afn"})
 
 
-def weight_gradient(p: Problem, dtype: str, path: cpu.Cpu, *, biased: bool) -> list[Call]:
+def weight_gradient(p: ConvProblem, dtype: str, path: cpu.Cpu, *, biased: bool) -> list[Call]:
     """dw [c, 1, *taps] (output 0) and, when `biased`, db (1) from x (input 0) and dy (1). A unit of range is a channel."""
     size, f = itemsize(dtype), frame(p)
     band, _ = f.blocks(size)

@@ -20,8 +20,8 @@ from ...isa.vector import itemsize
 from ...machine.call import Call, Const, In, Out, Work
 from ...machine.leaf import Leaf, Numbers
 from ...machine.places import address_of
-from ..panels import Panels
-from ..problem import UNITS, Problem, speed
+from ..panels import WeightPanels
+from ..problem import UNITS, ConvProblem, speed
 from .depthwise import Frame, frame, framed, tap_offsets
 from .geometry import CACHE, geometry, planes
 from .product import DEPTH, panels_of, pools, product, product_tile
@@ -34,7 +34,7 @@ RATE = 1.0
 
 
 @dataclass(frozen=True)
-class Sizes(Numbers):
+class FramedSizes(Numbers):
     """Of a convolution, and how a unit of range cuts it: output rows, channels that are summed at a time, panels; elements of a channel's frame,
     and from one of its rows to the next; then what `framed` reads of a `Frame`."""
 
@@ -96,10 +96,11 @@ def _leaf(dtype: str, path: cpu.Cpu, rows: int, vectors: int, form: Form | None)
                    plane % s.groups * oc + o)
 
     signature = "T[:], T[:], T[:], T[:], i8[:], T[w,:], numbers, lo, hi"
-    return Leaf(conv_framed, signature.replace("T", dtype) + tail(form), key=f"{path.name} {rows} {vectors} {name(form)}", numbers=Sizes)
+    return Leaf(conv_framed, signature.replace("T", dtype) + tail(form),
+                key=f"{path.name} {rows} {vectors} {name(form)}", numbers=FramedSizes)
 
 
-def serves(p: Problem, dtype: str, path: cpu.Cpu) -> bool:
+def serves(p: ConvProblem, dtype: str, path: cpu.Cpu) -> bool:
     """Taps along the width, few uses of an unfolded element, outputs enough in a row; whole planes that may be pooled are left to product.py."""
     if not planes(p, dtype) or p.turned or p.depthwise or pools(p, dtype, path):
         return False
@@ -107,17 +108,17 @@ def serves(p: Problem, dtype: str, path: cpu.Cpu) -> bool:
     return f.kw >= TAPS and f.kh * p.oc <= USES and f.ow >= NARROWEST
 
 
-def cost(p: Problem, dtype: str, path: cpu.Cpu) -> float:
+def cost(p: ConvProblem, dtype: str, path: cpu.Cpu) -> float:
     """Estimated nanoseconds on one core, from measured rates, to be compared with other kernels'."""
     return p.flops / (speed(dtype, path) * RATE)
 
 
-def _tile(p: Problem, f: Frame, dtype: str, path: cpu.Cpu) -> tuple[int, int]:
+def _tile(p: ConvProblem, f: Frame, dtype: str, path: cpu.Cpu) -> tuple[int, int]:
     """Rows and vectors of the register block."""
     return product_tile(p.oc, f.ow, dtype, path)
 
 
-def panels(p: Problem, dtype: str, path: cpu.Cpu) -> Panels:
+def panels(p: ConvProblem, dtype: str, path: cpu.Cpu) -> WeightPanels:
     """How the weights are laid out."""
     g, (rows, _) = geometry(p), _tile(p, frame(p), dtype, path)
     return panels_of(g, dtype, path, (g.k, g.kh * g.kw, 0), rows)
@@ -130,7 +131,8 @@ def _offsets(f: Frame, size: int, channels: int, elements: int) -> Const:
     return Const.of(np.add.outer(np.arange(channels) * elements * size, taps).ravel())
 
 
-def calls(p: Problem, dtype: str, path: cpu.Cpu, *, biased: bool = False, epilogue: Epilogue | None = None, packed: int = 0) -> list[Call]:
+def calls(p: ConvProblem, dtype: str, path: cpu.Cpu, *, biased: bool = False, epilogue: Epilogue | None = None,
+          packed: int = 0) -> list[Call]:
     """y [n, groups * oc, *out] (output 0) from x (input 0), weights [groups * oc, c, *taps] (1) and bias (2, when `biased`).
 
     With `packed`, input 1 is what `panels` made of the weights.
@@ -147,7 +149,8 @@ def calls(p: Problem, dtype: str, path: cpu.Cpu, *, biased: bool = False, epilog
     elements = f.depth(band) * f.pitch
     laid = None if packed else panels(p, dtype, path)
     weights = In(1, (p.groups * tiles * rows * p.c * p.taps,)) if laid is None else laid.work(dtype)
-    sizes = Sizes(p.c, p.oc, p.groups, p.taps, band, channels, part, elements, f.pitch, int(biased), f.h, f.w, f.oh, f.ow, f.kh, f.kw,
+    sizes = FramedSizes(p.c, p.oc, p.groups, p.taps, band, channels, part, elements, f.pitch, int(biased), f.h, f.w,
+                        f.oh, f.ow, f.kh, f.kw,
                   f.sy, f.sx, f.dy, f.dx, f.top, f.left)
     args = (In(0, (p.elements_in,)), weights, In(2, (p.groups * p.oc,)) if biased else weights, Out(0, (p.elements_out,)),
             _offsets(f, size, channels, elements), Work("frame", (channels * elements + path.lanes(size),), dtype), sizes,

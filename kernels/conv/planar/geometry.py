@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ...isa import cpu
 from ...isa.vector import itemsize
-from ..problem import Problem, speed
+from ..problem import ConvProblem, speed
 
 FIRST = 32 * 1024         # bytes of a first-level cache
 CACHE = 320 * 1024        # bytes of an unfolded block: stays in a level-2 cache next to what is multiplied with it
@@ -63,7 +63,7 @@ class Geometry:
         return min(self.kh, self.sh // math.gcd(self.sh, self.dh))
 
 
-def geometry(p: Problem) -> Geometry:
+def geometry(p: ConvProblem) -> Geometry:
     """The sizes of the convolution `p`, or of the one whose input gradient it is; one spatial axis runs along the height."""
     f = p.turn if p.turned else p
     down, across = (f.axes[2], f.axes[0]) if f.rank == 1 else f.axes[1:]
@@ -71,7 +71,7 @@ def geometry(p: Problem) -> Geometry:
                     down.in_step, across.in_step, down.tap_step, across.tap_step, -down.base, -across.base)
 
 
-def planes(p: Problem, dtype: str) -> bool:
+def planes(p: ConvProblem, dtype: str) -> bool:
     """Whether there are kernels over planes: of float32 and float64, up to two axes."""
     return p.rank < 3 and dtype in ("f4", "f8")
 
@@ -86,7 +86,7 @@ DEPTHWISE, STRIDED, FOLDED = 0.45, 0.25, 0.05
 """Likewise of depthwise convolutions without strides, with them, and of what cannot be done by their own kernels."""
 
 
-def rate(p: Problem, dtype: str, path: cpu.Cpu, plain: float, pointwise: float = POINTWISE) -> float:
+def rate(p: ConvProblem, dtype: str, path: cpu.Cpu, plain: float, pointwise: float = POINTWISE) -> float:
     """The speed of a product over planes, `plain` where it unfolds them."""
     if p.depthwise:
         if p.axes[0].taps > 1 or any(a.out_step > 1 for a in p.axes):
@@ -98,7 +98,7 @@ def rate(p: Problem, dtype: str, path: cpu.Cpu, plain: float, pointwise: float =
     return plain
 
 
-def cost(p: Problem, dtype: str, path: cpu.Cpu) -> float:
+def cost(p: ConvProblem, dtype: str, path: cpu.Cpu) -> float:
     """Estimated nanoseconds of a convolution or an input gradient on one core, from measured rates, to be compared with other kernels'."""
     return p.flops / (speed(dtype, path) * rate(p, dtype, path, RATE[p.turned]))
 

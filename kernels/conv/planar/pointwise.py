@@ -4,12 +4,11 @@ from __future__ import annotations
 from typing import Any
 
 from ...elementwise.epilogue import Epilogue
-from ...gemm import Bias, matmul_calls
-from ...gemm import Problem as Matrices
+from ...gemm import Bias, GemmProblem, matmul_calls
 from ...isa import cpu
 from ...machine.call import Call, In, Out, Work
 from ...machine.leaf import generic
-from ..problem import Problem
+from ..problem import ConvProblem
 from .correlate import add_shares
 from .geometry import cost, geometry, planes
 
@@ -18,26 +17,27 @@ __all__ = ["calls", "cost", "panels", "serves", "serves_weights", "weight_gradie
 LEAST = 16                # pixels: fewer would leave the vectors of a product half empty
 
 
-def serves(p: Problem, dtype: str, path: cpu.Cpu) -> bool:
+def serves(p: ConvProblem, dtype: str, path: cpu.Cpu) -> bool:
     """One tap, and an image that is read where it lies."""
     g = geometry(p)
     return planes(p, dtype) and g.in_place and g.kh == 1 and g.groups == 1 and g.h * g.w >= LEAST
 
 
-def panels(p: Problem, dtype: str, path: cpu.Cpu) -> None:
+def panels(p: ConvProblem, dtype: str, path: cpu.Cpu) -> None:
     """The weights are read as they are."""
 
 
-def calls(p: Problem, dtype: str, path: cpu.Cpu, *, biased: bool = False, epilogue: Epilogue | None = None, packed: int = 0) -> list[Call]:
+def calls(p: ConvProblem, dtype: str, path: cpu.Cpu, *, biased: bool = False, epilogue: Epilogue | None = None,
+          packed: int = 0) -> list[Call]:
     """y [n, oc, *out] (output 0) from x (input 0), weights [oc, c, 1..] (1) and bias (2, when `biased`); likewise an input gradient."""
     pixels = p.pixels_in
-    m = Matrices(p.oc, pixels, p.c, trans_a=p.turned, batch=(p.n,), a_step=(0,), b_step=(p.c * pixels,))
+    m = GemmProblem(p.oc, pixels, p.c, trans_a=p.turned, batch=(p.n,), a_step=(0,), b_step=(p.c * pixels,))
     bias = Bias(In(2, (p.oc,)), 1, 0) if biased else None
     done = matmul_calls(dtype, m, In(1, (p.weights,)), In(0, (p.elements_in,)), Out(0, (p.elements_out,)), beta=1.0, bias=bias)
     return [*done, epilogue.after((p.n, p.oc, pixels), 1)] if epilogue else done
 
 
-def serves_weights(p: Problem, dtype: str, path: cpu.Cpu) -> bool:
+def serves_weights(p: ConvProblem, dtype: str, path: cpu.Cpu) -> bool:
     """Likewise for the weight gradient, whose products of each image must be few beside its pixels."""
     return serves(p, dtype, path) and 8 * p.c * p.oc <= max(p.c, p.oc) * p.pixels_in
 
@@ -53,13 +53,13 @@ def add_turned(products: Any, total: Any, lo: int, hi: int) -> None:
             total[i, j] = value
 
 
-def weight_gradient(p: Problem, dtype: str, path: cpu.Cpu, *, biased: bool) -> list[Call]:
+def weight_gradient(p: ConvProblem, dtype: str, path: cpu.Cpu, *, biased: bool) -> list[Call]:
     """dw (output 0) from x (input 0) and dy (1): a product for each image, whose right operand, laid out anew, is the smaller one."""
     assert not biased
     pixels, n, weights = p.pixels_in, p.n, p.weights
     x, dy = In(0, (p.elements_in,)), In(1, (p.elements_out,))
     (rows, a), (cols, b) = sorted([(p.oc, dy), (p.c, x)], key=lambda operand: -operand[0])
-    m = Matrices(rows, cols, pixels, trans_b=True, batch=(n,), a_step=(rows * pixels,), b_step=(cols * pixels,))
+    m = GemmProblem(rows, cols, pixels, trans_b=True, batch=(n,), a_step=(rows * pixels,), b_step=(cols * pixels,))
     done = matmul_calls(dtype, m, a, b, Work("products", (n * weights,), dtype))
     if a is dy:
         return [*done, Call(add_shares[dtype], (Work("products", (n, weights), dtype), Out(0, (weights,))), weights, 1024, n * weights * 0.1)]

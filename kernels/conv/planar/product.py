@@ -14,8 +14,8 @@ from ...machine.call import Call, In, Out, Work
 from ...machine.leaf import Leaf, Numbers, generic
 from ...machine.places import address_of
 from ...pool.planes import Pooling, Shape, pooler
-from ..panels import Panels
-from ..problem import UNITS, Problem
+from ..panels import WeightPanels
+from ..problem import UNITS, ConvProblem
 from .geometry import CACHE, FIRST, Geometry, Unfolding, cost, geometry, planes, time
 from .unfold import HEAD, copy_rows, table, unfold
 
@@ -106,7 +106,7 @@ def _block_cycles(rows: int, vectors: int) -> float:
 
 
 @dataclass(frozen=True)
-class WeightSizes(Numbers):
+class PlanarWeightSizes(Numbers):
     """Filters of a group and of a panel, channels, taps, elements between weights; `flip` reverses the taps."""
 
     oc: int
@@ -119,7 +119,7 @@ class WeightSizes(Numbers):
 
 
 @dataclass(frozen=True)
-class Sizes(Numbers):
+class PlanarSizes(Numbers):
     """Of a convolution, and how a unit of range cuts it: output rows, images, channels that are summed at a time, panels of weights."""
 
     n: int
@@ -136,7 +136,7 @@ class Sizes(Numbers):
     biased: int
 
 
-@generic("T[:], T[:], numbers, lo, hi", numbers=WeightSizes)
+@generic("T[:], T[:], numbers, lo, hi", numbers=PlanarWeightSizes)
 def conv_planar_panels(w, panels, s, lo, hi):                                                                               # type: ignore
     """Weights of each group as panels [c, taps][rows]; the last panel of a group starts early enough to be as wide as the others.
 
@@ -207,7 +207,8 @@ def _forward(dtype: str, path: cpu.Cpu, step: int, rows: int, vectors: int, form
 
     signature = f"T[:], T[:], T[:], {'T[w,:]' if pooled else 'T[:]'}, i8[:], T[w,:], numbers, lo, hi"
     return Leaf(conv_forward, signature.replace("T", dtype) + tail(form) + (shape.tail if shape else ""),
-                key=f"{path.name} {step} {rows} {vectors} {name(form)}" + (f" pooled {shape.name}" if shape else ""), numbers=Sizes)
+                key=f"{path.name} {step} {rows} {vectors} {name(form)}" + (f" pooled {shape.name}" if shape else ""),
+                numbers=PlanarSizes)
 
 
 def _product_blocks(g: Geometry, size: int) -> tuple[int, int, int]:
@@ -229,13 +230,13 @@ def _product_blocks(g: Geometry, size: int) -> tuple[int, int, int]:
     return rows, together, channels
 
 
-def serves(p: Problem, dtype: str, path: cpu.Cpu) -> bool:
+def serves(p: ConvProblem, dtype: str, path: cpu.Cpu) -> bool:
     """Every convolution over planes."""
     return planes(p, dtype) and not p.turned
 
 
-def calls(p: Problem, dtype: str, path: cpu.Cpu, *, biased: bool = False, epilogue: Epilogue | None = None, packed: int = 0,
-          pooling: Pooling | None = None) -> list[Call]:
+def calls(p: ConvProblem, dtype: str, path: cpu.Cpu, *, biased: bool = False, epilogue: Epilogue | None = None,
+          packed: int = 0, pooling: Pooling | None = None) -> list[Call]:
     """y[n, groups * oc, *out] (output 0) from x (input 0), weights [groups * oc, c, *taps] (1) and bias (2, when `biased`).
 
     With `packed`, input 1 is what `panels` made of the weights. With `pooling`, where `pools` allows it, y is not kept: the
@@ -244,7 +245,7 @@ def calls(p: Problem, dtype: str, path: cpu.Cpu, *, biased: bool = False, epilog
     return products(geometry(p), dtype, path, biased, None if packed else panels(p, dtype, path), epilogue, pooling)
 
 
-def pools(p: Problem, dtype: str, path: cpu.Cpu) -> bool:
+def pools(p: ConvProblem, dtype: str, path: cpu.Cpu) -> bool:
     """The planes that a unit of range computes are whole, and few enough to be pooled while they are in the first-level cache.
 
     Larger ones are not worth it: 10 planes of 24 x 24 took 345 us pooled at once and 260 us in two passes.
@@ -270,22 +271,22 @@ def _part(g: Geometry, block: int, together: int, rows: int) -> int:
     return -(-tiles // min(tiles, -(-UNITS // units)))
 
 
-def panels(p: Problem, dtype: str, path: cpu.Cpu) -> Panels:
+def panels(p: ConvProblem, dtype: str, path: cpu.Cpu) -> WeightPanels:
     """How the weights are laid out."""
     g = geometry(p)
     return panels_of(g, dtype, path, (g.k, g.kh * g.kw, 0))
 
 
-def panels_of(g: Geometry, dtype: str, path: cpu.Cpu, order: tuple[int, int, int], rows: int = 0) -> Panels:
+def panels_of(g: Geometry, dtype: str, path: cpu.Cpu, order: tuple[int, int, int], rows: int = 0) -> WeightPanels:
     """The panels of a convolution, of `rows` filters, with `o_step`, `c_step` and `flip` of its weights (see `conv_planar_panels`)."""
     rows = rows or product_tile(g.oc, _product_blocks(g, itemsize(dtype))[0] * g.ow, dtype, path)[0]
     tiles, weights = g.groups * -(-g.oc // rows), g.groups * g.oc * g.k
-    args = (In(0, (weights,)), Out(0, (tiles * rows * g.k,)), WeightSizes(g.oc, rows, g.c, g.kh * g.kw, *order))
-    return Panels(tiles * rows * g.k, (Call(conv_planar_panels[dtype], args, tiles, 1, weights * 0.7),))
+    args = (In(0, (weights,)), Out(0, (tiles * rows * g.k,)), PlanarWeightSizes(g.oc, rows, g.c, g.kh * g.kw, *order))
+    return WeightPanels(tiles * rows * g.k, (Call(conv_planar_panels[dtype], args, tiles, 1, weights * 0.7),))
 
 
-def products(g: Geometry, dtype: str, path: cpu.Cpu, biased: bool, laid: Panels | None, epilogue: Epilogue | None = None,
-             pooling: Pooling | None = None) -> list[Call]:
+def products(g: Geometry, dtype: str, path: cpu.Cpu, biased: bool, laid: WeightPanels | None,
+             epilogue: Epilogue | None = None, pooling: Pooling | None = None) -> list[Call]:
     """The calls of the convolution g: of those of `laid` first, or with laid-out weights as input 1."""
     size = itemsize(dtype)
     block, together, channels = _product_blocks(g, size)
@@ -300,7 +301,8 @@ def products(g: Geometry, dtype: str, path: cpu.Cpu, biased: bool, laid: Panels 
     weights = In(1, (g.groups * tiles * rows * g.k,)) if laid is None else laid.work(dtype)
     args = (In(0, (g.n * g.groups * g.c * g.h * g.w,)), weights, In(2, (g.groups * g.oc,)) if biased else weights,
             y, table(un, channels, size), Work("unfolded", (1 if g.in_place else together * un.elements(channels),), dtype),
-            Sizes(g.n, g.c, g.kh * g.kw, g.oc, g.oh, g.groups, block, together, channels, part, int(g.in_place), int(biased)),
+            PlanarSizes(g.n, g.c, g.kh * g.kw, g.oc, g.oh, g.groups, block, together, channels, part, int(g.in_place),
+                        int(biased)),
             *(epilogue.args if epilogue else []), *(pooling.args if pooling else []))
     leaf = _forward(dtype, path, g.step, rows, vectors, epilogue.form if epilogue else None, pooling.shape if pooling else None)
     total = time(g, size, path) + (epilogue.cost if epilogue else 0.0) + (pooling.cost if pooling else 0.0)

@@ -12,8 +12,8 @@ from ...isa.vector import itemsize
 from ...machine.call import Call, In, Out, Work
 from ...machine.leaf import Leaf, Numbers, generic
 from ...machine.places import address_of
-from ..panels import Panels
-from ..problem import UNITS, Problem
+from ..panels import WeightPanels
+from ..problem import UNITS, ConvProblem
 from .geometry import CACHE, Geometry, Unfolding, cost, geometry, planes, time
 from .product import panels_of, products
 from .unfold import HEAD, fold_planes, gathers, table
@@ -22,7 +22,7 @@ __all__ = ["calls", "cost", "panels", "serves"]
 
 
 @dataclass(frozen=True)
-class WeightSizes(Numbers):
+class TransposeWeightSizes(Numbers):
     """Channels, taps and filters of a group, weights of a filter, elements from one turned row to the next."""
 
     c: int
@@ -34,7 +34,7 @@ class WeightSizes(Numbers):
 
 
 @dataclass(frozen=True)
-class Sizes(Numbers):
+class TransposeSizes(Numbers):
     """Of a convolution; channels of a unit of range, elements from one row of turned weights to the next."""
 
     c: int
@@ -47,7 +47,7 @@ class Sizes(Numbers):
     in_place: int
 
 
-@generic("T[:], T[:], numbers, lo, hi", numbers=WeightSizes)
+@generic("T[:], T[:], numbers, lo, hi", numbers=TransposeWeightSizes)
 def conv_turned(w: Any, turned: Any, s: Any, lo: int, hi: int) -> None:
     """Weights [groups][oc][c, kh, kw] as rows [groups][kh][c][kw] of oc elements, `pitch` apart; a unit of range is one row."""
     c, kh, kw, oc, k, pitch = s.c, s.kh, s.kw, s.oc, s.k, s.pitch
@@ -91,7 +91,7 @@ def _input_gradient(dtype: str, path: cpu.Cpu, step: int) -> Leaf:
                 fold(image, count, u, table)
 
     signature = "T[:], T[:], T[:], i8[:], T[w,:], numbers, lo, hi"
-    return Leaf(conv_input_gradient, signature.replace("T", dtype), key=f"{path.name} {step}", numbers=Sizes)
+    return Leaf(conv_input_gradient, signature.replace("T", dtype), key=f"{path.name} {step}", numbers=TransposeSizes)
 
 
 def _flipped(g: Geometry) -> Geometry | None:
@@ -102,19 +102,19 @@ def _flipped(g: Geometry) -> Geometry | None:
     return Geometry(g.n, g.groups, g.oc, g.oh, g.ow, g.c, g.h, g.w, g.kh, g.kw, 1, 1, g.dh, g.dw, top, left)
 
 
-def serves(p: Problem, dtype: str, path: cpu.Cpu) -> bool:
+def serves(p: ConvProblem, dtype: str, path: cpu.Cpu) -> bool:
     """Every input gradient over planes."""
     return planes(p, dtype) and p.turned
 
 
-def panels(p: Problem, dtype: str, path: cpu.Cpu) -> Panels:
+def panels(p: ConvProblem, dtype: str, path: cpu.Cpu) -> WeightPanels:
     """How the weights are laid out."""
     g = geometry(p)
     if (flipped := _flipped(g)) is not None:
         return panels_of(flipped, dtype, path, (g.kh * g.kw, g.k, 1))
     elements, weights = g.groups * g.k * _pitch(g), g.groups * g.oc * g.k
-    args = (In(0, (weights,)), Out(0, (elements,)), WeightSizes(g.c, g.kh, g.kw, g.oc, g.k, _pitch(g)))
-    return Panels(elements, (Call(conv_turned[dtype], args, g.groups * g.k, 16, weights * 1.0),))
+    args = (In(0, (weights,)), Out(0, (elements,)), TransposeWeightSizes(g.c, g.kh, g.kw, g.oc, g.k, _pitch(g)))
+    return WeightPanels(elements, (Call(conv_turned[dtype], args, g.groups * g.k, 16, weights * 1.0),))
 
 
 def _pitch(g: Geometry) -> int:
@@ -122,7 +122,8 @@ def _pitch(g: Geometry) -> int:
     return g.oc if g.oc < 64 else g.oc + 16
 
 
-def calls(p: Problem, dtype: str, path: cpu.Cpu, *, biased: bool = False, epilogue: Epilogue | None = None, packed: int = 0) -> list[Call]:
+def calls(p: ConvProblem, dtype: str, path: cpu.Cpu, *, biased: bool = False, epilogue: Epilogue | None = None,
+          packed: int = 0) -> list[Call]:
     """dx (output 0) from dy (input 0) and the weights (1); `packed`: as `panels` made them. A gradient has no bias."""
     assert not biased
     g, size = geometry(p), itemsize(dtype)
@@ -139,7 +140,7 @@ def calls(p: Problem, dtype: str, path: cpu.Cpu, *, biased: bool = False, epilog
     turned = In(1, (g.groups * g.k * _pitch(g),)) if laid is None else laid.work(dtype)
     args = (In(0, (g.n * g.groups * g.oc * g.oh * g.ow,)), turned, Out(0, (g.n * g.groups * g.c * g.h * g.w,)),
             table(un, 1, size), Work("unfolded", (1 if g.in_place else un.elements(channels),), dtype),
-            Sizes(g.c, g.kh, g.oc, g.oh, g.groups, channels, _pitch(g), int(g.in_place)))
+            TransposeSizes(g.c, g.kh, g.oc, g.oh, g.groups, channels, _pitch(g), int(g.in_place)))
     leaf = _input_gradient(dtype, path, g.step)
     before = [] if laid is None else laid.inside(dtype)
     return [*before, Call(leaf, args, g.n * g.groups * -(-g.c // channels), 1, time(g, size, path)), *after]

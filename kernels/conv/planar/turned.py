@@ -8,8 +8,8 @@ from dataclasses import replace
 from ...isa.half import HALVES
 from ...isa.vector import itemsize
 from ...machine.call import Call, In, Out, Work
-from ...move import Axis, move
-from ..problem import Problem
+from ...move import MoveAxis, move
+from ..problem import ConvProblem
 from .geometry import cost
 
 __all__ = ["around", "cost", "images", "serves"]
@@ -18,12 +18,12 @@ Image = tuple[int, int, int]
 """Images, channels, pixels."""
 
 
-def serves(p: Problem, dtype: str) -> bool:
+def serves(p: ConvProblem, dtype: str) -> bool:
     """What has no kernels over planes: volumes and 16-bit floats."""
     return p.rank == 3 or dtype in HALVES
 
 
-def images(p: Problem) -> tuple[Image, Image]:
+def images(p: ConvProblem) -> tuple[Image, Image]:
     """The images that `p` reads and those that it makes."""
     return (p.n, p.groups * p.c, p.pixels_in), (p.n, p.groups * p.oc, p.pixels_out)
 
@@ -50,10 +50,10 @@ def around(calls: Sequence[Call], dtype: str, inputs: dict[int, Image], outputs:
     return [*before, *(replace(call, args=[renamed(arg) for arg in call.args]) for call in calls), *after]
 
 
-def _turn(n: int, c: int, pixels: int) -> list[Axis]:
+def _turn(n: int, c: int, pixels: int) -> list[MoveAxis]:
     """The axes of the move from planar images to channels-last ones."""
-    return [Axis(n, c * pixels, c * pixels), Axis(pixels, 1, c), Axis(c, pixels, 1)]
+    return [MoveAxis(n, c * pixels, c * pixels), MoveAxis(pixels, 1, c), MoveAxis(c, pixels, 1)]
 
 
-def _back(n: int, c: int, pixels: int) -> list[Axis]:
-    return [Axis(n, c * pixels, c * pixels), Axis(c, 1, pixels), Axis(pixels, c, 1)]
+def _back(n: int, c: int, pixels: int) -> list[MoveAxis]:
+    return [MoveAxis(n, c * pixels, c * pixels), MoveAxis(c, 1, pixels), MoveAxis(pixels, c, 1)]

@@ -23,8 +23,8 @@ from ...machine.leaf import Leaf, Numbers
 from ...machine.places import address_of
 from ..brgemm import width
 from ..indirection import AXIS, BASE, OUT, SIZE, fill_table
-from ..panels import Panels
-from ..problem import Axis, Problem, speed
+from ..panels import WeightPanels
+from ..problem import ConvAxis, ConvProblem, speed
 from .transforms import ELEMENTS, pixels_in, pixels_out, weights_in
 
 TILES = 24                # tiles of a unit at least: fewer would read the weights too often
@@ -46,7 +46,7 @@ One image of 512 channels, 7 x 7, weights from memory: 2.00 ms asked for ahead, 
 
 
 @dataclass(frozen=True)
-class WeightSizes(Numbers):
+class WinogradWeightSizes(Numbers):
     """Of the call that transforms weights: filters, channels, elements between weights; `flip` reverses the taps."""
 
     oc: int
@@ -57,7 +57,7 @@ class WeightSizes(Numbers):
 
 
 @dataclass(frozen=True)
-class Sizes(Numbers):
+class WinogradSizes(Numbers):
     """All tiles, channels, filters; tiles and panels of a unit of range; elements between weights, and from tap to tap in pixels."""
 
     total: int
@@ -71,7 +71,7 @@ class Sizes(Numbers):
     biased: int
 
 
-def serves(p: Problem, dtype: str, path: cpu.Cpu) -> bool:
+def serves(p: ConvProblem, dtype: str, path: cpu.Cpu) -> bool:
     """A 3x3 kernel of stride 1, and channels and tiles enough. The same for laid-out weights: so are the bits."""
     first, *others = p.axes
     plane = (first.size, first.out, first.taps, first.base) == (1, 1, 1, 0)
@@ -79,14 +79,14 @@ def serves(p: Problem, dtype: str, path: cpu.Cpu) -> bool:
     return served and dtype == "f4" and path.fma and min(p.c, p.oc) >= CHANNELS and _tiles(p) >= (ANEW if p.turned else REUSED)
 
 
-def cost(p: Problem, dtype: str, path: cpu.Cpu) -> float:
+def cost(p: ConvProblem, dtype: str, path: cpu.Cpu) -> float:
     """Estimated nanoseconds on one core, with laid-out weights."""
     flops = 2.0 * ELEMENTS * _tiles(p) * p.c * p.oc
     moved = ELEMENTS * _tiles(p) * (p.c + p.oc)
     return flops / (SPEED * speed(dtype, path) * 1.9) + MOVE * moved + _reading(p, dtype, path)
 
 
-def _reading(p: Problem, dtype: str, path: cpu.Cpu) -> float:
+def _reading(p: ConvProblem, dtype: str, path: cpu.Cpu) -> float:
     """Nanoseconds that weights take which are too many to stay near: they are read once for the tiles of each unit, and are 16/9 of the direct
     way's, so with many channels and few pixels that one is faster."""
     weights = ELEMENTS * p.c * p.oc * itemsize(dtype)
@@ -96,14 +96,14 @@ def _reading(p: Problem, dtype: str, path: cpu.Cpu) -> float:
     return weights * (READ + (passes - 1) * (AGAIN if weights <= FAR else READ))
 
 
-def _tiles(p: Problem) -> int:
+def _tiles(p: ConvProblem) -> int:
     return p.n * -(-p.axes[1].out // 2) * -(-p.axes[2].out // 2)
 
 
-def _of_tiles(p: Problem) -> Problem:
+def _of_tiles(p: ConvProblem) -> ConvProblem:
     """The 4 x 4 pixels that each tile reads, as a convolution of stride 2."""
-    down, across = (Axis(a.size, -(-a.out // 2), 4, 2, 1, a.base + min(0, 2 * a.tap_step)) for a in p.axes[1:])
-    return Problem(p.n, 1, p.c, p.oc, (Axis(1, 1, 1), down, across))
+    down, across = (ConvAxis(a.size, -(-a.out // 2), 4, 2, 1, a.base + min(0, 2 * a.tap_step)) for a in p.axes[1:])
+    return ConvProblem(p.n, 1, p.c, p.oc, (ConvAxis(1, 1, 1), down, across))
 
 
 @functools.cache
@@ -137,7 +137,8 @@ def _panels(dtype: str, path: cpu.Cpu) -> Leaf:
                 change(last - first, address_of(block) + s.flip * 8 * wide * size, (1 - 2 * s.flip) * wide * size,
                        address_of(panels) + (tile * c + first) * wide * size, tiles * c * wide * size)
 
-    return Leaf(conv_winograd_panels, "T[:], T[:], T[w,:], numbers, lo, hi".replace("T", dtype), key=path.name, numbers=WeightSizes)
+    return Leaf(conv_winograd_panels, "T[:], T[:], T[w,:], numbers, lo, hi".replace("T", dtype), key=path.name,
+                numbers=WinogradWeightSizes)
 
 
 @register_jitable
@@ -210,10 +211,11 @@ def _leaf(dtype: str, path: cpu.Cpu, form: Form | None) -> Leaf:
                 done += run
 
     signature = "T[:], T[:], T[:], T[:], T[:], i8[:], i8[:], i8[w,:], T[w,:], T[w,:], T[w,:], i8[w,:], numbers, lo, hi"
-    return Leaf(conv_winograd, signature.replace("T", dtype) + tail(form), key=f"{path.name} {name(form)}", numbers=Sizes)
+    return Leaf(conv_winograd, signature.replace("T", dtype) + tail(form), key=f"{path.name} {name(form)}",
+                numbers=WinogradSizes)
 
 
-def _blocks(p: Problem, size: int, path: cpu.Cpu, panels: int) -> tuple[int, int]:
+def _blocks(p: ConvProblem, size: int, path: cpu.Cpu, panels: int) -> tuple[int, int]:
     """Tiles and panels of one unit. The tiles fill register blocks, but for the last unit's."""
     total, rows = _tiles(p), path.tile.rows
     blocks = -(-total // max(TILES, PIXELS // (ELEMENTS * _pitch(p) * size)))
@@ -224,22 +226,23 @@ def _blocks(p: Problem, size: int, path: cpu.Cpu, panels: int) -> tuple[int, int
     return count, part
 
 
-def _pitch(p: Problem) -> int:
+def _pitch(p: ConvProblem) -> int:
     """Elements from one transformed pixel to the next: rows a power of two apart would share cache sets."""
     return -(-p.c // 16) * 16 + 16
 
 
-def panels(p: Problem, dtype: str, path: cpu.Cpu) -> Panels:
+def panels(p: ConvProblem, dtype: str, path: cpu.Cpu) -> WeightPanels:
     """How the weights are laid out: transformed."""
     wide = width(dtype, path)
     tiles = -(-p.oc // wide)
     elements = ELEMENTS * tiles * wide * p.c
     block = Work("block", (min(p.c, 16) * 9 * wide,), dtype)
-    args = (In(0, (p.weights,)), Out(0, (elements,)), block, WeightSizes(p.oc, p.c, *p.order, int(p.turned)))
-    return Panels(elements, (Call(_panels(dtype, path), args, tiles, 1, elements * 0.35),))
+    args = (In(0, (p.weights,)), Out(0, (elements,)), block, WinogradWeightSizes(p.oc, p.c, *p.order, int(p.turned)))
+    return WeightPanels(elements, (Call(_panels(dtype, path), args, tiles, 1, elements * 0.35),))
 
 
-def calls(p: Problem, dtype: str, path: cpu.Cpu, *, biased: bool = False, epilogue: Epilogue | None = None, packed: int = 0) -> list[Call]:
+def calls(p: ConvProblem, dtype: str, path: cpu.Cpu, *, biased: bool = False, epilogue: Epilogue | None = None,
+          packed: int = 0) -> list[Call]:
     """y [n, h, w, oc] (output 0) from x [n, h, w, c] (input 0), weights (1) and a bias (2), where it `serves`.
 
     With `packed`, input 1 is what `panels` made of the weights and the weights themselves are that input.
@@ -252,7 +255,8 @@ def calls(p: Problem, dtype: str, path: cpu.Cpu, *, biased: bool = False, epilog
             p.indirection, _of_tiles(p).indirection, Work("table", (17 * count,), "i8"),
             Work("pixels", (ELEMENTS * count * _pitch(p),), dtype), Work("products", (ELEMENTS * count * part * wide,), dtype),
             Work("spare", (p.c + p.oc,), dtype), Work("flags", (1,), "i8"),
-            Sizes(_tiles(p), p.c, p.oc, count, part, *p.order, p.axes[1].tap_step, int(biased)), *(epilogue.args if epilogue else []))
+            WinogradSizes(_tiles(p), p.c, p.oc, count, part, *p.order, p.axes[1].tap_step, int(biased)),
+            *(epilogue.args if epilogue else []))
     units = -(-_tiles(p) // count) * -(-tiles // part)
     estimate = cost(p, dtype, path) + (epilogue.cost if epilogue else 0.0)
     leaf = _leaf(dtype, path, epilogue.form if epilogue else None)
