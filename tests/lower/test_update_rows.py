@@ -20,7 +20,7 @@ from tileflow.program.schedule import Atomic, Repeat, Run
 from tileflow.runtime import tables
 from tileflow.runtime.binding import Bound
 from tileflow.runtime.executable import Host, make_engine
-from tileflow.runtime.together import gather
+from tileflow.runtime.grouped_rows import gather
 from tileflow.state import Session
 from tileflow.system.errors import TileflowError
 

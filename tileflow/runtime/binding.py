@@ -38,7 +38,7 @@ Resolve = Callable[[Place], "int | Moving"]
 
 @dataclass
 class Bound:
-    """A row with addresses: what `merge` compares and `Blocks` encodes. `members`: rows that run together as this one (`together`)."""
+    """A row with addresses: what `merge` compares and `Blocks` encodes. `members`: rows that run together as this one (`grouped_rows`)."""
 
     row: Row
     args: list[Any]                       # (address | Moving, shape, itemsize) | Micro | Seed | Position | Numbers | number

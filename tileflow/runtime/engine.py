@@ -17,7 +17,7 @@ from ..memory.alignment import room
 from ..program.schedule import atomic
 from ..state import Session
 from ..system.errors import TrainingError
-from . import upkeep
+from . import update_steps
 from .arenas import Arenas
 from .binding import STREAMS
 from .failure import anomaly, bad_gradient, failed_leaf, lost, overflow
@@ -192,7 +192,7 @@ class Engine:
     def _bad_gradients(self) -> list[str]:
         """Weights whose gradient is not finite."""
         parts = atomic(self.program.schedule)
-        return [name for name, t, place in upkeep.gradients(self.plan, parts) if not np.isfinite(self.array(t, place)).all()]
+        return [name for name, t, place in update_steps.gradients(self.plan, parts) if not np.isfinite(self.array(t, place)).all()]
 
     def _refused(self) -> list[str]:
         """Weights that the checks of an update refuse: their rows once more, one by one and to the end."""

@@ -18,7 +18,7 @@ from ..report.statistics import Tensor, render
 from ..system.errors import CheckpointError, OptionError
 from ..system.files import append, atomic_write_bytes
 from ..system.reading import open_regular
-from . import upkeep
+from . import update_steps
 from .training_model import TrainingModel
 
 LOG, PAGE = "statistics.csv", "statistics.html"
@@ -73,7 +73,7 @@ def _measured(model: TrainingModel) -> Iterator[Tensor]:
     post = model.program.batching.per_update if not _is_running_mean(model) else 1
     names = [s.name for s in model.program.states.values() if s.kind == "parameter"]
     update = session.updates
-    for name, t, place in upkeep.gradients(engine.plan, atomic(model.program.schedule)):
+    for name, t, place in update_steps.gradients(engine.plan, atomic(model.program.schedule)):
         if name in names:
             yield figures(update, "gradient", name, engine.array(t, place), float(post), scale)
     for name in names:

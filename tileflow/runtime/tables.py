@@ -15,10 +15,10 @@ from ..lower.plan import Plan
 from ..lower.row import Count, Item, Place, Row
 from ..lower.tasks import Task as Together
 from ..program.schedule import Atomic, Begin, Commit, Counter, Fold, Refresh, Repeat, Run, Step, Steps, Wave, folded, per, rounds, visits
-from . import upkeep
+from . import update_steps
 from .arenas import Arenas
 from .binding import STREAMS, Blocks, Bound, BoundChoice, BoundCycle, BoundItem, Moving, bind_items, every_bound
-from .together import gather
+from .grouped_rows import gather
 
 Stage = Literal["step", "gradients", "check", "update"]
 COUNTERS: tuple[Counter, ...] = ("micro-batch", "update")
@@ -148,9 +148,9 @@ class Tables:
         elif isinstance(step, Fold):
             self._fold(main, step)
         elif isinstance(step, Begin):
-            self._alone(upkeep.begin(self.plan, step.ipu))
+            self._alone(update_steps.begin(self.plan, step.ipu))
         elif isinstance(step, Commit):
-            self._alone(upkeep.commit(self.plan, step.ipu))
+            self._alone(update_steps.commit(self.plan, step.ipu))
         elif isinstance(step, Repeat):
             self._repeat(step)
         elif isinstance(step, Atomic):
@@ -161,7 +161,7 @@ class Tables:
             raise AssertionError(f"{step} is nothing that a machine with one memory does")
 
     def _fold(self, task: Task, fold: Fold) -> None:
-        self._alone(upkeep.loss_checks(self.plan, fold.part), fold, task=task)
+        self._alone(update_steps.loss_checks(self.plan, fold.part), fold, task=task)
         self._add(task, self.group(fold.part, fold.ahead), fold)
 
     def _alone(self, rows: Sequence[Item], step: Run | Fold | None = None, stage: Stage = "step", part: str = "", task: Task | None = None) -> None:
@@ -279,7 +279,7 @@ class Tables:
     def _atomic(self, atomic: Atomic, counted: Callable[[], None] | None = None) -> None:
         """What must not be written is refused first. `counted` is done with the steps: what is done counts as done."""
         parts = [s.part for s in atomic.steps if isinstance(s, Run)]
-        self._alone(upkeep.gradient_checks(self.plan, parts), stage="gradients")
+        self._alone(update_steps.gradient_checks(self.plan, parts), stage="gradients")
         for part in parts:
             if part in self.plan.checks:
                 self._alone(self.plan.checks[part].rows, stage="check", part=f"{part}.check")

@@ -1,4 +1,4 @@
-"""Neighbouring rows of one leaf as one row, wherever their arrays lie and whatever scalars they read (`kernels/machine/together`).
+"""Neighbouring rows of one leaf as one row, wherever their arrays lie and whatever scalars they read (`kernels/machine/grouped.py`).
 
 What abuts in memory is one flat row already (`binding.merge`): that is quicker still. Here come the rows that differ in a scalar (a tensor's trust
 ratio, a group's rate) or whose arrays lie apart, so that an update has as many rows as it has kinds of work, not as many as weights.
@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from itertools import groupby
 
-from ..kernels.machine.together import together
+from ..kernels.machine.grouped import grouped
 from ..lower.row import Operand, Row
 from .binding import Bound
 
@@ -86,6 +86,6 @@ def _one(rows: list[Bound]) -> Bound:
     grain = max(1, first.grain)
     n = sum(-(-b.n // grain) * grain for b in rows[:-1]) + rows[-1].n
     cost = sum(b.row.cost * b.n / max(1, b.row.n) for b in rows)
-    row = Row(together, [], n, grain, cost, False, first.node)
+    row = Row(grouped, [], n, grain, cost, False, first.node)
     return Bound(row, [], n, False, tuple(rows))
 

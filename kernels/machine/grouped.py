@@ -1,4 +1,4 @@
-"""Rows together: one range over the ranges of many calls of one leaf, each with its own argument block.
+"""Grouped rows: one range over the ranges of many calls of one leaf, each with its own argument block.
 
 The members' ranges follow each other, each from a multiple of the leaf's grain, so that a cut of the whole is a cut that the member alone
 might have: no bit depends on who else is there. Their arrays may lie anywhere.
@@ -11,7 +11,7 @@ from .leaf import invoke, leaf
 
 
 @leaf("i8, i8[:], i8[:], i8[:], lo, hi, worker", checked=True)
-def together(function: int, starts: Any, counts: Any, blocks: Any, lo: int, hi: int, worker: int) -> int:
+def grouped(function: int, starts: Any, counts: Any, blocks: Any, lo: int, hi: int, worker: int) -> int:
     """Calls `function` for the part of each member's range within lo..hi: member k has counts[k] units from starts[k], and the block at blocks[k].
     The status is that of the first that fails."""
     first, after = 0, starts.shape[0]
