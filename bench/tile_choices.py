@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tileflow import nn
-from tileflow.api.choices import Choice, compare
+from tileflow.api.choices import PrecisionChoice, compare
 
 from .networks import ResNet
 
@@ -50,7 +50,7 @@ def models() -> dict[str, tuple[Any, dict[str, Any]]]:
     }
 
 
-def markdown(name: str, choices: Sequence[Choice]) -> str:
+def markdown(name: str, choices: Sequence[PrecisionChoice]) -> str:
     """The rows of one model."""
     first = choices[0]
     lines = [f"**{name}**", "", "| precision | accumulators | moments | worst tile | always live | of it weights | cycles |",

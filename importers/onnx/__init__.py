@@ -2,7 +2,7 @@
 from .bind import fixed_batch, open_sizes
 from .export import export_model
 from .folded import folded_norms
-from .graph_file import Form, graph_model
+from .graph_file import FileForm, graph_model
 from .head import with_classes
 from .importer import Imported, import_graph, input_types
 from .inspect import Report, inspect_model, unsupported_nodes
@@ -13,7 +13,7 @@ from .refused import UnsupportedNodesError
 from .site import DynamicOperandError
 
 __all__ = [
-    "OLDEST_OPSET", "DynamicOperandError", "Form", "Imported", "OnnxModel", "Port", "Report", "UnsupportedNodesError", "export_model",
+    "OLDEST_OPSET", "DynamicOperandError", "FileForm", "Imported", "OnnxModel", "Port", "Report", "UnsupportedNodesError", "export_model",
     "fixed_batch", "folded_norms", "graph_model", "import_graph", "input_types", "inspect_model", "load_model", "open_sizes", "resolved",
     "unsupported_nodes", "with_classes", "wrap_model",
 ]

@@ -33,7 +33,7 @@ LIKE = {f"Random{which}": f"Random{which}Like" for which in ("Uniform", "Normal"
 
 
 @dataclass(frozen=True)
-class Form:
+class FileForm:
     """How a network becomes a file.
 
     opset: None: 18, or the oldest later one that has all operators. batch: what the first dimension is called; None: it keeps its size.
@@ -46,7 +46,7 @@ class Form:
     output_names: Sequence[str] | None = None
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Form:
+    def of(cls, given: Mapping[str, Any]) -> FileForm:
         """From keywords (OptionError for an unknown one)."""
         unknown = next((name for name in given if name not in cls.__dataclass_fields__), None)
         if unknown is not None:
@@ -66,7 +66,7 @@ class Form:
             raise OptionError(f"batch is the name of a dimension, such as 'batch', or None for a fixed size, not {one_line(self.batch, 60)}.")
 
 
-def graph_model(graph: Graph, form: Form, other: Graph | None = None) -> ModelProto:
+def graph_model(graph: Graph, form: FileForm, other: Graph | None = None) -> ModelProto:
     """The model of a graph; initializers have names, types and sizes, and their elements are still to be filled in.
 
     Args:
@@ -126,7 +126,7 @@ def _in_parts(graph: Graph, opset: int) -> Graph:
 class _File:
     """One writing of a graph."""
 
-    def __init__(self, graph: Graph, other: Graph | None, form: Form, opset: int) -> None:
+    def __init__(self, graph: Graph, other: Graph | None, form: FileForm, opset: int) -> None:
         self.graph, self.form, self.opset = graph, form, opset
         self.other = other or graph
         self.names = dict(zip(graph.inputs, self._names("input_names", form.input_names, [v.name for v in graph.inputs]), strict=True))

@@ -25,7 +25,7 @@ from tileflow.importers.onnx.site import DynamicOperandError
 from tileflow.kernels.machine.call import Call, Const, In, Out
 from tileflow.kernels.machine.leaf import generic
 from tileflow.ops.control import INDEX, If, Loop, closed
-from tileflow.passes.autocast import Choice, autocast
+from tileflow.passes.autocast import CastRule, autocast
 from tileflow.passes.autograd import gradients
 from tileflow.passes.cse import cse
 from tileflow.passes.fold import fold
@@ -458,7 +458,7 @@ def test_passes_reach_what_is_inside() -> None:
 def test_a_branch_is_cast_inside_by_automatic_mixed_precision() -> None:
     """Products in regions are in 16 bits, what regions are given and give stays as it is, and the result is close."""
     (wide, weights), (half, _) = imported(branches()), imported(branches())
-    verify(autocast(half, lambda node: Choice("fp16" if node.op.name == "MatMul" else "follow", "bfloat16")))
+    verify(autocast(half, lambda node: CastRule("fp16" if node.op.name == "MatMul" else "follow", "bfloat16")))
     products = [node for node in half.walk() if node.op.name == "MatMul"]
     assert [v.dtype for node in products for v in node.operands] == ["bfloat16"] * 4
     assert half.outputs[0].dtype == "float32"

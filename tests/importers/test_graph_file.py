@@ -15,7 +15,7 @@ from samples import UNLIKE, Array, Case, cases
 import tileflow
 from tileflow import nn
 from tileflow.graph import Builder, Graph
-from tileflow.importers.onnx import Form, graph_model, import_graph, load_model, wrap_model
+from tileflow.importers.onnx import FileForm, graph_model, import_graph, load_model, wrap_model
 from tileflow.system.errors import DataError, ModelError, OptionError, UnsupportedError
 
 NOT_WRITTEN = {"Dropout-0": "a Dropout that drops", "Dropout-2": "a Dropout that drops", "BatchNormalization-1": "by the batch's own statistics"}
@@ -43,7 +43,7 @@ def evaluated(case: Case, model: onnx.ModelProto, feeds: dict[str, Array]) -> li
     except RuntimeError as error:
         if "No implementation for operator" not in str(error):
             raise
-        return list(ReferenceEvaluator(graph_model(alone(case), Form(onnx.defs.onnx_opset_version(), None))).run(None, feeds))
+        return list(ReferenceEvaluator(graph_model(alone(case), FileForm(onnx.defs.onnx_opset_version(), None))).run(None, feeds))
 
 
 def alike(found: list[Any], wanted: tuple[Array, ...]) -> None:
@@ -61,9 +61,9 @@ def test_every_operator_goes_through_onnx_and_back(case: Case) -> None:
     wrongly, or not at all, shows here; an operator that ONNX says otherwise needs a form in `importers/onnx/emit.py`."""
     if case.name in NOT_WRITTEN:
         with pytest.raises(UnsupportedError, match=NOT_WRITTEN[case.name]):
-            graph_model(alone(case), Form(batch=None))
+            graph_model(alone(case), FileForm(batch=None))
         return
-    model = graph_model(alone(case), Form(batch=None))
+    model = graph_model(alone(case), FileForm(batch=None))
     onnx.checker.check_model(model, full_check=True)
     arrays = case.arrays()
     feeds = {f"x{i}": a for i, a in enumerate(arrays) if a is not None}
@@ -80,7 +80,7 @@ def test_every_operator_goes_through_onnx_and_back(case: Case) -> None:
 def test_where_the_evaluator_is_wrong_onnx_runtime_is_right(name: str) -> None:
     runtime = needs("onnxruntime")
     case = next(c for c in of_onnx() if c.name == name)
-    session = runtime.InferenceSession(graph_model(alone(case), Form(batch=None)).SerializeToString())
+    session = runtime.InferenceSession(graph_model(alone(case), FileForm(batch=None)).SerializeToString())
     arrays = case.arrays()
     alike(session.run(None, {f"x{i}": a for i, a in enumerate(arrays) if a is not None}), run_reference(case.op, *arrays))
 
@@ -89,7 +89,7 @@ def test_older_opsets_say_it_their_way() -> None:
     """Reductions have their axes as an attribute until opset 18, ReduceSum until 13."""
     case = next(c for c in of_onnx() if c.name == "ReduceMean-0")
     for opset, inputs in ((13, 1), (17, 1), (18, 2)):
-        model = graph_model(alone(case), Form(opset, None))
+        model = graph_model(alone(case), FileForm(opset, None))
         onnx.checker.check_model(model, full_check=True)
         node = next(n for n in model.graph.node if n.op_type == "ReduceMean")
         assert (len(node.input), model.opset_import[0].version) == (inputs, opset)
@@ -204,14 +204,14 @@ def test_what_depends_on_the_batch_in_other_ways() -> None:
         from tileflow.graph import TensorType
         return nn.record(net, [("x", TensorType("float32", (rows, 3)))], training=False, dtype="float32")
 
-    model = graph_model(made(Expanded(), 2), Form(), made(Expanded(), 3))
+    model = graph_model(made(Expanded(), 2), FileForm(), made(Expanded(), 3))
     onnx.checker.check_model(model, full_check=True)
     x = np.random.default_rng(0).random((7, 3), np.float32)
     found, = ReferenceEvaluator(model).run(None, {"x": x})
     np.testing.assert_array_equal(found[..., 0], np.concatenate([x, np.ones((7, 2), np.float32)], 1))
     with pytest.raises(UnsupportedError, match=r"symbolic batch, as the constant .* depends on it; give batch=None"):
-        graph_model(made(Fixed(), 2), Form(), made(Fixed(), 3))
-    assert [d.dim_value for d in graph_model(made(Fixed(), 2), Form(batch=None)).graph.input[0].type.tensor_type.shape.dim] == [2, 3]
+        graph_model(made(Fixed(), 2), FileForm(), made(Fixed(), 3))
+    assert [d.dim_value for d in graph_model(made(Fixed(), 2), FileForm(batch=None)).graph.input[0].type.tensor_type.shape.dim] == [2, 3]
 
 
 def test_what_cannot_be_written_is_said_and_leaves_the_old_file(tmp_path: Path) -> None:

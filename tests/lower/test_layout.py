@@ -30,7 +30,7 @@ from tileflow.ops.norm import BatchNormalization, BatchNormalizationGrad
 from tileflow.ops.pad import Pad
 from tileflow.ops.pool import AveragePool, AveragePoolGrad, GlobalAveragePool, MaxPool
 from tileflow.ops.reduce import ReduceMax, ReduceMean, ReduceSum
-from tileflow.ops.resize import Interpolate, Repeat, Table
+from tileflow.ops.resize import Interpolate, Repeat, SparseRows
 from tileflow.ops.shape import Concat, Expand, Split
 
 rng = np.random.default_rng(11)
@@ -187,7 +187,7 @@ def test_moves_and_sums(op: Op, shapes: list[tuple[int, ...]]) -> None:
 def test_elements_along_a_spatial_axis(axis: int) -> None:
     """Weighted sums of them, and those at places; of channels nothing is picked one by one."""
     x = rng.standard_normal((2, 9, 4, 4)).astype("f4")
-    table = Table.of(4, [[(0, 0.25), (1, 0.75)], [(3, 1.0), (0, 2.0), (3, -0.5)], [(2, 1.5)]])
+    table = SparseRows.of(4, [[(0, 0.25), (1, 0.75)], [(3, 1.0), (0, 2.0), (3, -0.5)], [(2, 1.5)]])
     tables = (*table.arrays(np.dtype("f4")), *table.turned.arrays(np.dtype("f4")))
     for op, others in ((Interpolate(axis=axis), tables), (Gather(axis=axis), (np.array([3, 0, 0, -1, 2]),))):
         made, given = form(op, x, *others)

@@ -27,7 +27,7 @@ from tileflow.lower.fuse import Fused, fuse
 from tileflow.lower.groups import MOST_OPERANDS
 from tileflow.lower.layout import TurnChannels
 from tileflow.lower.passes import Pass, PassSetting, through
-from tileflow.lower.row import Operand, Place, Row
+from tileflow.lower.row import ArrayOperand, Place, Row
 from tileflow.lower.rows import lower
 from tileflow.memory.alignment import ALIGN, padded
 from tileflow.memory.arena import Arena, Interval
@@ -370,7 +370,7 @@ def test_in_place_rows_merge():
 
 
 def test_bind_resolves_and_merges():
-    rows = [Row(copy["u4"], [Operand(Place(("io", s), 256 * i), (4,), 4) for s in "ab"], 4, 1, 1.0, True) for i in range(3)]
+    rows = [Row(copy["u4"], [ArrayOperand(Place(("io", s), 256 * i), (4,), 4) for s in "ab"], 4, 1, 1.0, True) for i in range(3)]
 
     def resolve(place: Place) -> int:
         return place.offset + (0 if place.region[1] == "a" else 8192)

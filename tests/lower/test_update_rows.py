@@ -11,7 +11,7 @@ from tileflow.graph import Builder, Graph, Origin, State, TensorType, Value
 from tileflow.kernels.machine.guard import copy
 from tileflow.lower import batched_updates as ordering
 from tileflow.lower import passes
-from tileflow.lower.row import Operand, Place, Row
+from tileflow.lower.row import ArrayOperand, Place, Row
 from tileflow.optim.rounding import stochastic
 from tileflow.passes.cse import cse
 from tileflow.passes.fold import fold
@@ -172,7 +172,7 @@ def test_an_update_that_overflows_16_bits_is_refused_whichever_weight_it_is() ->
 def bound(*arrays: tuple[int, int, bool], leaf: Any = copy["u4"], grain: int = 4) -> Bound:
     """(address, elements, written) each, of 4 bytes."""
     n = max(count for _, count, _ in arrays)
-    operands: list[Any] = [Operand(Place(("state", "x")), (count,), 4, written) for _, count, written in arrays]
+    operands: list[Any] = [ArrayOperand(Place(("state", "x")), (count,), 4, written) for _, count, written in arrays]
     return Bound(Row(leaf, operands, n, grain, 8.0, True), [(at, (count,), 4) for at, count, _ in arrays], n, False)
 
 

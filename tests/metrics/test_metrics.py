@@ -12,15 +12,15 @@ from peers import needs
 
 import tileflow
 from tileflow import nn
-from tileflow.metrics import METRICS, Collector, View, check_names, defaults
+from tileflow.metrics import METRICS, Collector, OutputMeaning, check_names, defaults
 from tileflow.options.options import declarations
 from tileflow.system.errors import DataError, OptionError
 
 rng = np.random.default_rng(5)
-CLASSES, BINARY, NUMBERS = View("classes"), View("binary"), View("numbers")
+CLASSES, BINARY, NUMBERS = OutputMeaning("classes"), OutputMeaning("binary"), OutputMeaning("numbers")
 
 
-def measured(name: Any, view: View, output: np.ndarray, labels: np.ndarray, batch: int = 7) -> float | None:
+def measured(name: Any, view: OutputMeaning, output: np.ndarray, labels: np.ndarray, batch: int = 7) -> float | None:
     """A metric taken in batches of which the last is shorter."""
     collector = Collector([name], view, "loss")
     for i in range(0, len(output), batch):
@@ -33,11 +33,11 @@ def measured(name: Any, view: View, output: np.ndarray, labels: np.ndarray, batc
 @pytest.mark.parametrize(("name", "view", "output", "labels", "expected"), [
     ("accuracy", CLASSES, np.eye(3), np.arange(3), 1.0),
     ("accuracy", CLASSES, np.zeros((4, 2)), np.array([0, 1, 0, 0]), 0.75),                                  # the first of equal values
-    ("accuracy", View("classes", ignore_index=9), np.eye(3), np.array([0, 9, 1]), 0.5),
-    ("accuracy", View("classes", axis=2), np.array([[[1, 2], [3, 1]]]), np.array([[1, 1]]), 0.5),
-    ("accuracy", View("classes", axis=1), np.array([[[1, 2], [3, 1]]]), np.array([[1, 1]]), 0.5),
+    ("accuracy", OutputMeaning("classes", ignore_index=9), np.eye(3), np.array([0, 9, 1]), 0.5),
+    ("accuracy", OutputMeaning("classes", axis=2), np.array([[[1, 2], [3, 1]]]), np.array([[1, 1]]), 0.5),
+    ("accuracy", OutputMeaning("classes", axis=1), np.array([[[1, 2], [3, 1]]]), np.array([[1, 1]]), 0.5),
     ("accuracy", BINARY, np.array([-1.0, 0.0, 2.0]), np.array([0, 0, 1]), 1.0),                             # 0 is no
-    ("accuracy", View("binary", "probabilities"), np.array([[0.4], [0.6]]), np.array([[1], [1]]), 0.5),
+    ("accuracy", OutputMeaning("binary", "probabilities"), np.array([[0.4], [0.6]]), np.array([[1], [1]]), 0.5),
     ("accuracy", BINARY, np.array([[1.0, -1.0], [1.0, 1.0]]), np.array([[1, 0], [1, 0]]), 0.5),             # a row is right as a whole
     ("top2", CLASSES, np.array([[3.0, 2, 1], [3, 2, 1]]), np.array([1, 2]), 0.5),
     ("top_1", CLASSES, np.zeros((2, 3)), np.array([0, 2]), 0.5),                                            # the last of equal values
@@ -46,7 +46,7 @@ def measured(name: Any, view: View, output: np.ndarray, labels: np.ndarray, batc
     ("auc", BINARY, np.zeros(5), np.array([0, 1, 0, 1, 1]), 0.5),
     ("auc", BINARY, np.arange(3.0), np.ones(3), None),
     ("perplexity", CLASSES, np.zeros((5, 8)), np.arange(5), 8.0),
-    ("perplexity", View("classes", "probabilities"), np.array([[0.25, 0.75]] * 2), np.array([0, 0]), 4.0),
+    ("perplexity", OutputMeaning("classes", "probabilities"), np.array([[0.25, 0.75]] * 2), np.array([0, 0]), 4.0),
     ("mae", NUMBERS, np.array([1.0, 2, 4]), np.array([1.0, 3, 1]), 4 / 3),
     ("rmse", NUMBERS, np.array([1.0, 2]), np.array([2.0, 1]), 1.0),
     ("r2", NUMBERS, np.array([1.0, 2, 3]), np.array([1.0, 2, 3]), 1.0),
@@ -55,7 +55,7 @@ def measured(name: Any, view: View, output: np.ndarray, labels: np.ndarray, batc
     ("r2", NUMBERS, np.array([5.0, 6.0]), np.array([5.0, 5.0]), 0.0),
     ("r2", NUMBERS, np.array([5.0]), np.array([5.0]), None),
 ])
-def test_by_hand(name: str, view: View, output: np.ndarray, labels: np.ndarray, expected: float | None):
+def test_by_hand(name: str, view: OutputMeaning, output: np.ndarray, labels: np.ndarray, expected: float | None):
     found = measured(name, view, output, labels)
     assert found is None if expected is None else found == pytest.approx(expected, rel=1e-15)
 
@@ -98,7 +98,7 @@ def test_classes_as_in_scikit_learn(classes: int, tied: bool):
         for name, value in wanted.items():
             if (name, form, tied) == ("auc", "log_probabilities", True):
                 continue                                                            # log and exp round equal probabilities apart
-            assert measured(name, View("classes", form), values, y) == pytest.approx(value, rel=1e-12, abs=1e-12), (name, form)
+            assert measured(name, OutputMeaning("classes", form), values, y) == pytest.approx(value, rel=1e-12, abs=1e-12), (name, form)
 
 
 def test_classes_that_do_not_occur_as_in_scikit_learn():
@@ -124,7 +124,7 @@ def test_columns_as_in_scikit_learn(columns: int, tied: bool):
     for name, value in wanted.items():
         assert measured(name, BINARY, x, y) == pytest.approx(value, rel=1e-12, abs=1e-12), name
     if not tied:
-        assert measured("accuracy", View("binary", "probabilities"), 1 / (1 + np.exp(-x)), y) == wanted["accuracy"]
+        assert measured("accuracy", OutputMeaning("binary", "probabilities"), 1 / (1 + np.exp(-x)), y) == wanted["accuracy"]
 
 
 @pytest.mark.parametrize("columns", [1, 3])
@@ -159,7 +159,7 @@ def test_a_function_sees_everything_once():
     (["f1"], None, r"does not fit the loss x; only functions \(outputs, labels\) do"),
     (["f1", "f1"], CLASSES, "named twice"),
 ])
-def test_metrics_that_do_not_fit(names: Any, view: View | None, message: str):
+def test_metrics_that_do_not_fit(names: Any, view: OutputMeaning | None, message: str):
     with pytest.raises(OptionError, match=message):
         check_names(names, view, "x")
 

@@ -15,7 +15,7 @@ from peers import needs
 
 from tileflow import nn
 from tileflow.graph import Graph, State, TensorType, Value, type_of, verify
-from tileflow.importers.onnx import Form, graph_model, import_graph, wrap_model
+from tileflow.importers.onnx import FileForm, graph_model, import_graph, wrap_model
 from tileflow.nn import functional as F
 from tileflow.nn.layers.activation import Activation
 from tileflow.nn.trace import Trace, recording
@@ -336,7 +336,7 @@ def test_layers_are_written_as_onnx(index: int) -> None:
     net = make(OurLayers())
     given = [a.astype(np.float32) if a.dtype.kind == "f" else a for a in map(np.asarray, arrays)]
     graph = nn.record(net, [(f"x{i}", type_of(a)) for i, a in enumerate(given)], training=False, dtype="float32")
-    model = graph_model(graph, Form(batch=None))
+    model = graph_model(graph, FileForm(batch=None))
     for tensor in model.graph.initializer:
         tensor.raw_data = dict(net.named_parameters())[tensor.name].data.tobytes()
     onnx.checker.check_model(model, full_check=True)

@@ -12,7 +12,7 @@ import numpy as np
 import tileflow.ops  # noqa: F401  (fills the registry)
 from tileflow.graph import OPS, Op, TensorType
 from tileflow.graph.composite import declares
-from tileflow.graph.sample import Operand
+from tileflow.graph.sample import SampledOperand
 from tileflow.graph.work import Window
 from tileflow.system.errors import TileflowError
 
@@ -38,7 +38,7 @@ class Case:
 
     name: str
     op: Op
-    operands: tuple[Operand | None, ...]
+    operands: tuple[SampledOperand | None, ...]
 
     @property
     def types(self) -> Types:
@@ -55,7 +55,7 @@ class Case:
                                             for o, t in zip(self.operands, types, strict=True)))
 
 
-def drawn(o: Operand, rng: np.random.Generator, floats: str | None = None) -> Array:
+def drawn(o: SampledOperand, rng: np.random.Generator, floats: str | None = None) -> Array:
     """Elements of an operand."""
     if o.array is not None:
         return o.array.astype(floats if floats and o.type.is_float else o.type.numpy)

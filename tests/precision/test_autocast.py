@@ -20,7 +20,7 @@ from tileflow.loss import find
 from tileflow.nn import Module, Tensor, record
 from tileflow.optim import SGD
 from tileflow.options.options import Options
-from tileflow.passes.autocast import Choice, autocast
+from tileflow.passes.autocast import CastRule, autocast
 from tileflow.passes.casts import cast_of, shorten_casts
 from tileflow.precision.policy import ALIASES, DEFAULT, SETS, Policy
 from tileflow.precision.types import Precision
@@ -135,7 +135,7 @@ def test_every_rule(rule: Any, expected: str) -> None:
         return b.Max(b.MatMul(x, parameter(b, 0)), b.Exp(x))
     graph = graph_of(build, [(8, 8)])
     found = {"MatMul": "fp16", "Exp": "fp32", "Max": rule}
-    assert types(verify(autocast(graph, lambda node: Choice(found[node.op.name], "float16"))))["Max"] == expected        # type: ignore[arg-type]
+    assert types(verify(autocast(graph, lambda node: CastRule(found[node.op.name], "float16"))))["Max"] == expected        # type: ignore[arg-type]
 
 
 def test_a_parameter_is_promoted_where_the_policy_says_so() -> None:

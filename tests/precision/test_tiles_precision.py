@@ -8,7 +8,7 @@ from places import ROOT
 
 import tileflow
 from tileflow import nn
-from tileflow.api.choices import Choice, compare, to_text
+from tileflow.api.choices import PrecisionChoice, compare, to_text
 from tileflow.cli import main
 from tileflow.system.errors import OptionError
 
@@ -68,7 +68,7 @@ def test_the_partition_of_a_mixed_program_computes_what_the_program_does() -> No
     assert result.tile_exact().ok
 
 
-def rows() -> list[Choice]:
+def rows() -> list[PrecisionChoice]:
     return compare("digits_cnn.onnx", machine="gc200", gradient_accumulation=4, micro_batch_size=16)
 
 

@@ -13,7 +13,7 @@ import tileflow
 from tileflow import nn, optim
 from tileflow.importers.onnx import wrap_model
 from tileflow.options.options import Options
-from tileflow.runtime.schedule import Schedule, Step
+from tileflow.runtime.schedule import CallSchedule, Step
 from tileflow.runtime.trainer import Trainer
 from tileflow.system.errors import Interrupted, OptionError
 
@@ -41,12 +41,12 @@ def weights(network: nn.Module) -> dict[str, bytes]:
     (103, dict(micro_batch_size=8, max_batches=13), 12, [(7, 1)]),
 ])
 def test_what_an_epoch_is_made_of(rows: int, options: dict[str, Any], calls: int, rest: list[tuple[int, int]]):
-    found = Schedule.of(rows, Options(drop_last=False, **options))
+    found = CallSchedule.of(rows, Options(drop_last=False, **options))
     steps = [Step(*s) for s in rest if s[1]]
     if rest and not rest[0][1]:
         steps = [Step(7, 1)]
     assert (found.calls, list(found.rest)) == (calls, steps)
-    assert Schedule.of(rows, Options(drop_last=True, **options)).rest == ()
+    assert CallSchedule.of(rows, Options(drop_last=True, **options)).rest == ()
     updates, at = calls * found.updates + len(steps), []
     for done in range(updates + 1):
         row, within = found.after(done, found.short(done))

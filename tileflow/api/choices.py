@@ -25,7 +25,7 @@ ALWAYS = ("weights", "optimizer", "buffers", "constants")
 
 
 @dataclass(frozen=True)
-class Choice:
+class PrecisionChoice:
     """One setting and what it takes.
 
     accumulators, moments: their types, "-" where the program has none. worst: bytes of the worst tile at its peak. always_live: bytes of all tiles
@@ -45,7 +45,7 @@ class Choice:
 
 
 def compare(model: Modelish, options: Options | None = None, *, training: bool = True, inputs: Sequence[Any] | None = None,
-            **changes: Any) -> list[Choice]:
+            **changes: Any) -> list[PrecisionChoice]:
     """Compile a model for the tile machine with each choice: every precision, then 16-bit accumulators and moments as well.
 
     Args:
@@ -60,7 +60,7 @@ def compare(model: Modelish, options: Options | None = None, *, training: bool =
             raise OptionError(f"The choices of {name} are compared, so it cannot be given; leave it out.")
     if base.machine is None:
         base = base.clone(machine=DEFAULT_MACHINE)
-    found: list[Choice] = []
+    found: list[PrecisionChoice] = []
     for precision in PRECISIONS:
         for types in _types(base, training):
             chosen = base.clone(precision=precision, **types)
@@ -79,7 +79,7 @@ def _types(options: Options, training: bool) -> list[dict[str, str]]:
     return [{}, *([accumulators] if accumulators else []), *([with_moments] if with_moments != accumulators else [])]
 
 
-def _choice(precision: str, report: Report, program: Any) -> Choice:
+def _choice(precision: str, report: Report, program: Any) -> PrecisionChoice:
     """A row, from the report; the types are those of the program's states."""
     states, trained = list(program.states.values()), {s.name for s in program.states.values() if s.kind == "parameter"}
     types = {kind: ", ".join(sorted({s.input.dtype for s in states if s.kind == kind and s.owner in trained})) or "-"
@@ -87,11 +87,12 @@ def _choice(precision: str, report: Report, program: Any) -> Choice:
     memory, totals = report["memory"], report["totals"]
     nbytes = {name: sum(tiles) for name, tiles in memory["categories"].items()}
     always = sum(nbytes.get(name, 0) for name in ALWAYS)
-    return Choice(precision, types["accumulator"], types["optimizer"], memory["worst"], always, nbytes.get("weights", 0), nbytes.get("optimizer", 0),
-                  totals["cycles"], memory["fits"])
+    return PrecisionChoice(precision, types["accumulator"], types["optimizer"], memory["worst"], always,
+                           nbytes.get("weights", 0), nbytes.get("optimizer", 0),
+                           totals["cycles"], memory["fits"])
 
 
-def to_text(choices: Sequence[Choice]) -> str:
+def to_text(choices: Sequence[PrecisionChoice]) -> str:
     """A table with a row for each choice, and what it takes of the first one's worst tile and cycles."""
     rows = [[getattr(c, name) if isinstance(getattr(c, name), str) else count(getattr(c, name)) for name, _ in COLUMNS] for c in choices]
     first = choices[0]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..importers.onnx import Form
+from ..importers.onnx import FileForm
 from ..nn import Module
 from ..options.options import Options
 from ..runtime.source import NetSource
@@ -42,7 +42,7 @@ def save_onnx(net: Modelish, path: str | os.PathLike[str], inputs: Any, options:
     """
     if not isinstance(net, Module):
         raise ModelError("save_onnx writes networks of layers; for an ONNX file take that of a model or of a run: model.save_onnx(path).")
-    form = Form(opset, batch, input_names, output_names)
+    form = FileForm(opset, batch, input_names, output_names)
     chosen = chosen_options("inference_model", options, changes)
     source = shared_source_of(net, chosen)
     assert isinstance(source, NetSource)

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from ..feed.items import Collate
-from ..importers.onnx import Form, OnnxModel, UnsupportedNodesError
+from ..importers.onnx import FileForm, OnnxModel, UnsupportedNodesError
 from ..loss import AS_CHOSEN, Build, choose
-from ..metrics import View, check_names, defaults
+from ..metrics import OutputMeaning, check_names, defaults
 from ..metrics.named import Function
 from ..optim import Optimizer
 from ..options.options import MEASURED_TWICE, Options
@@ -109,7 +109,7 @@ class TrainResult:
             ModelError: what was asked is for other models, or the written one computes something else.
             UnsupportedError: ONNX has no words for a layer of the network.
         """
-        trainer, source, asked = self._trainer, self._trainer.model.source, Form.of(form) if form else None
+        trainer, source, asked = self._trainer, self._trainer.model.source, FileForm.of(form) if form else None
         options = trainer.options if keep_training_mode is None else trainer.options.clone(keep_training_mode=keep_training_mode)
         if options.replica_grouping:
             trainer.reporter.say(OF_REPLICA_0)
@@ -286,7 +286,7 @@ class _Task(NamedTuple):
     """What is minimised and measured. asked: the metrics that somebody named. warnings: sentences on how the model was read."""
 
     fit: Fit
-    view: View | None
+    view: OutputMeaning | None
     asked: tuple[str | Function, ...]
     warnings: tuple[str, ...]
 
@@ -402,7 +402,7 @@ def _listed(metrics: str | Function | Sequence[str | Function]) -> tuple[str | F
     return asked
 
 
-def _fitting(view: View | None, *parts: Dataset | None) -> tuple[str, ...]:
+def _fitting(view: OutputMeaning | None, *parts: Dataset | None) -> tuple[str, ...]:
     """What is measured without being asked for: nothing of targets between yes and no."""
     soft = view is not None and view.task == "binary" and not all(part is None or is_hard(part) for part in parts)
     return () if soft else defaults(view)

@@ -16,7 +16,7 @@ Given = Any
 
 
 @dataclass(frozen=True)
-class Operand:
+class SampledOperand:
     """An operand: its type, and the half-open range that its elements are drawn from, or the elements themselves."""
 
     type: TensorType
@@ -30,7 +30,7 @@ class Sample:
     """Attributes and operands (None: absent) that an operator takes."""
 
     attributes: Mapping[str, Any]
-    operands: tuple[Operand | None, ...]
+    operands: tuple[SampledOperand | None, ...]
 
     @property
     def types(self) -> list[TensorType | None]:
@@ -46,13 +46,13 @@ def sample(*operands: Given, **attributes: Any) -> Sample:
     return Sample(attributes, tuple(_operand(given) for given in operands))
 
 
-def _operand(given: Given) -> Operand | None:
+def _operand(given: Given) -> SampledOperand | None:
     if given is None:
         return None
     if isinstance(given, np.ndarray):
-        return Operand(type_of(given), array=given)
+        return SampledOperand(type_of(given), array=given)
     if not given or not isinstance(given[0], str):
         given = ("float32", given)
     dtype, shape, *range_ = given
     low, high = range_ or (SMOOTH if dtype in FLOATS else (0, 2))
-    return Operand(TensorType(dtype, shape), low, high)
+    return SampledOperand(TensorType(dtype, shape), low, high)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 from ..graph import Builder, Graph, TensorType, Value
-from ..metrics.view import View
+from ..metrics.view import OutputMeaning
 
 LABELS = "labels"
 """Name of the input that a loss adds."""
@@ -54,7 +54,7 @@ class Loss:
         """The loss for these outputs and labels of this type, where that decides something."""
         return self
 
-    def view(self, outputs: Sequence[Value]) -> View | None:
+    def view(self, outputs: Sequence[Value]) -> OutputMeaning | None:
         """How metrics read the first output and the labels; None where the loss does not say."""
         return None
 

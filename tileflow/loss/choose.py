@@ -18,7 +18,7 @@ from .numbers import NumberLoss
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChosenLoss:
     """A loss, why it is that one, and what to say about it.
 
     one_hot: the axis of a row's label along which one-hot labels become class numbers; None: the labels stay as they are.
@@ -42,7 +42,7 @@ _MEANINGS = {
 }
 
 
-def choose(loss: str | Build | Loss, options: Options, outputs: Sequence[Value], labels: Labels | None) -> Choice:
+def choose(loss: str | Build | Loss, options: Options, outputs: Sequence[Value], labels: Labels | None) -> ChosenLoss:
     """The loss for a model with these outputs and these labels.
 
     Raises:
@@ -116,16 +116,16 @@ def _of_classes(output: Value, labels: Labels, head: Head | None) -> tuple[str, 
     return "cross_entropy", f"the labels are {labels}{named}"
 
 
-def _fitted(loss: Loss, reason: str, outputs: Sequence[Value], labels: Labels | None) -> Choice:
+def _fitted(loss: Loss, reason: str, outputs: Sequence[Value], labels: Labels | None) -> ChosenLoss:
     """The loss for these outputs and labels: the axis of the classes, one-hot labels, what the model ends in."""
     output = outputs[0]
     head = head_of(output)
     if isinstance(loss, NumberLoss):
         if loss.binary and head is not None and head.kind == "sigmoid":
-            return Choice(loss, reason, (f"The loss {loss.name} is computed from the scores before the Sigmoid that the model ends in.",))
-        return Choice(loss, reason)
+            return ChosenLoss(loss, reason, (f"The loss {loss.name} is computed from the scores before the Sigmoid that the model ends in.",))
+        return ChosenLoss(loss, reason)
     if not isinstance(loss, ClassLoss) or labels is None:
-        return Choice(loss, reason)
+        return ChosenLoss(loss, reason)
     if loss.ignore_index is not None and math.isnan(labels.low) and labels.finite:
         raise DataError(f"Data {labels.data}: every label is {loss.ignore_index}, the ignore_index, so that there is nothing to learn.")
     sample, one_hot = labels.sample, None
@@ -138,7 +138,7 @@ def _fitted(loss: Loss, reason: str, outputs: Sequence[Value], labels: Labels | 
             loss = replace(loss, class_axis=1 if one_hot == 0 else -1)
     loss = loss.fitted(outputs, TensorType("int64", (output.shape[0], *sample)))
     loss.check_weights(output.type)
-    return Choice(loss, reason, tuple(_notes(loss, head)), one_hot)
+    return ChosenLoss(loss, reason, tuple(_notes(loss, head)), one_hot)
 
 
 def _notes(loss: ClassLoss, head: Head | None) -> Iterator[str]:

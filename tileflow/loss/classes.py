@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from ..graph import Builder, TensorType, Value
-from ..metrics.view import Form, View
+from ..metrics.view import Form, OutputMeaning
 from ..options.options import Options
 from ..system.errors import OptionError, ShapeError
 from .base import LABELS, Loss, RowLosses, per_row
@@ -180,12 +180,12 @@ class ClassLoss(Loss):
             return b.Where(ignored, zero, b.Expand(one, shape=labels.shape))
         return b.Where(ignored, zero, b.Gather(weights, b.Where(ignored, b.constant(np.array(0)), labels), axis=0))
 
-    def view(self, outputs: Sequence[Value]) -> View:
+    def view(self, outputs: Sequence[Value]) -> OutputMeaning:
         head = head_of(outputs[0])
         form: Form = "log_probabilities" if self.log_probabilities else "scores"
         if head is not None and head.kind != "sigmoid":
             form = "probabilities" if head.kind == "softmax" else "log_probabilities"
-        return View("classes", form, self.axis(outputs[0].type), self.ignore_index)
+        return OutputMeaning("classes", form, self.axis(outputs[0].type), self.ignore_index)
 
     def describe(self) -> dict[str, Any]:
         return {"name": self.name, "ignore_index": self.ignore_index, "class_weights": list(self.class_weights),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from ..graph import Builder, TensorType, Value
-from ..metrics.view import View
+from ..metrics.view import OutputMeaning
 from ..options.options import Options
 from .base import LABELS, Loss, RowLosses, per_row
 from .head import head_of
@@ -42,12 +42,12 @@ class NumberLoss(Loss):
             return None
         return RowLosses(per_row(b, self._loss(b, output, "none"), output.shape[0]), float(output.type.size // max(1, output.shape[0])))
 
-    def view(self, outputs: Sequence[Value]) -> View:
+    def view(self, outputs: Sequence[Value]) -> OutputMeaning:
         if not self.binary:
-            return View("numbers")
+            return OutputMeaning("numbers")
         head = head_of(outputs[0])
         probabilities = self.operator != self.scores_operator or (head is not None and head.kind == "sigmoid")
-        return View("binary", "probabilities" if probabilities else "scores")
+        return OutputMeaning("binary", "probabilities" if probabilities else "scores")
 
     def _loss(self, b: Builder, output: Value, reduction: str) -> Value:
         targets, operator = b.input(LABELS, output.type), self.operator

@@ -13,7 +13,7 @@ from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import In, Out
 from ..kernels.machine.guard import clear
 from ..memory.alignment import room
-from .row import Advance, Count, Cycle, Either, Item, Lowered, Operand, Place, Row, copy_row, moved
+from .row import Advance, ArrayOperand, Count, Cycle, Either, Item, Lowered, Place, Row, copy_row, moved
 
 LowerRegion = Callable[[Graph, str, Callable[[Value], "Place | None"], "dict[Value, Place]"], Lowered]
 WORDS = ("counter", "limit", "done", "index", "most", "going")
@@ -73,8 +73,8 @@ class NestedRows:
 
         def placed(arg: Any) -> Any:
             if isinstance(arg, In):
-                return Operand(operands[arg.index], arg.shape, sizes[arg.index], False)
-            return Operand(results[arg.index], arg.shape, 8) if isinstance(arg, Out) else arg
+                return ArrayOperand(operands[arg.index], arg.shape, sizes[arg.index], False)
+            return ArrayOperand(results[arg.index], arg.shape, 8) if isinstance(arg, Out) else arg
         return Row(call.leaf, [placed(a) for a in call.args], call.n, call.grain, call.cost, False, self.node)
 
     def _choice(self, operands: Sequence[Place | None], results: Sequence[Place], scratch: Mapping[str, Place]) -> list[Item]:
@@ -131,7 +131,7 @@ class _Loop:
         if op.conditional or self.turns is not None or self.condition is not None:
             for place, v in zip(self.results[op.carried:], self.node.outputs[op.carried:], strict=True):
                 n, size = v.type.size, v.type.itemsize
-                rows += [Row(clear[f"u{size}"], [Operand(place, (n,), size)], n, 4096, 0.025 * n * size, False, self.node)] if n else []
+                rows += [Row(clear[f"u{size}"], [ArrayOperand(place, (n,), size)], n, 4096, 0.025 * n * size, False, self.node)] if n else []
         return rows
 
     def _while(self, condition: Place) -> Row:

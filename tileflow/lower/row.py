@@ -46,7 +46,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Operand:
+class ArrayOperand:
     """An array argument: a place, the shape the leaf sees, bytes per element, whether the leaf may write it."""
 
     place: Place
@@ -60,7 +60,7 @@ class Row:
     """One leaf call with placed operands. `node` says where it came from (None: the lowering's own copies)."""
 
     leaf: Leaf
-    args: list[Any]                   # Operand | Micro | Seed | Position | Numbers | number
+    args: list[Any]                   # ArrayOperand | Micro | Seed | Position | Numbers | number
     n: int
     grain: int
     cost: float
@@ -115,7 +115,7 @@ def moved(items: Iterable[Item], to: Callable[[Place], Place]) -> list[Item]:
     result: list[Item] = []
     for item in items:
         if isinstance(item, Row):
-            result.append(replace(item, args=[replace(a, place=to(a.place)) if isinstance(a, Operand) else a for a in item.args]))
+            result.append(replace(item, args=[replace(a, place=to(a.place)) if isinstance(a, ArrayOperand) else a for a in item.args]))
         elif isinstance(item, Either):
             first, second = (moved(branch, to) for branch in item.branches)
             result.append(Either(to(item.word), (first, second), item.node))
@@ -145,4 +145,4 @@ class Lowered:
 def copy_row(source: Place, target: Place, value: Value) -> Row:
     """Copy a value, element by element (neighbours in the target may belong to another lane)."""
     n, size = value.type.size, value.type.itemsize
-    return Row(copy[f"u{size}"], [Operand(source, (n,), size), Operand(target, (n,), size)], n, 4096, 0.05 * size * n, True)
+    return Row(copy[f"u{size}"], [ArrayOperand(source, (n,), size), ArrayOperand(target, (n,), size)], n, 4096, 0.05 * size * n, True)

@@ -19,7 +19,7 @@ from ..memory.alignment import room
 from ..memory.arena import Arena, Interval
 from .memory import MOST_ROOM, side_by_side
 from .nested import NestedRows
-from .row import Item, Lowered, Operand, Place, Row, copy_row
+from .row import ArrayOperand, Item, Lowered, Place, Row, copy_row
 
 PlaceOf = Callable[[Value], Place | None]
 
@@ -232,16 +232,16 @@ class _Lowering:
             if isinstance(arg, In):
                 value = node.inputs[arg.index]
                 assert value is not None
-                args.append(Operand(places[self._root(value)], arg.shape, value.type.itemsize, False))
+                args.append(ArrayOperand(places[self._root(value)], arg.shape, value.type.itemsize, False))
             elif isinstance(arg, Out):
                 value = node.outputs[arg.index]
-                args.append(Operand(places[self._root(value)], arg.shape, value.type.itemsize))
+                args.append(ArrayOperand(places[self._root(value)], arg.shape, value.type.itemsize))
             elif isinstance(arg, Work):
                 shape = (self.workers, *arg.shape) if p.cut == "w" else arg.shape
                 size = ELEMENTS[arg.dtype].bytes
-                args.append(Operand(scratch[index, arg.name].at(arg.offset * size), shape, size))
+                args.append(ArrayOperand(scratch[index, arg.name].at(arg.offset * size), shape, size))
             elif isinstance(arg, Const):
-                args.append(Operand(Place(("table", arg)), arg.shape, ELEMENTS[arg.dtype].bytes, False))
+                args.append(ArrayOperand(Place(("table", arg)), arg.shape, ELEMENTS[arg.dtype].bytes, False))
             else:
                 assert isinstance(arg, (Micro, Seed, Position, Numbers, int, float, bool, np.number)), arg
                 args.append(arg)

@@ -6,13 +6,13 @@ import math
 import numpy as np
 
 from ..system.errors import DataError
-from .view import View, accuracy_counts, truth
+from .view import OutputMeaning, accuracy_counts, truth
 
 
 class Accuracy:
     """The share of right predictions; of several yes-or-no columns, the share of rows where all are right."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: OutputMeaning) -> None:
         self.view, self.right, self.all = view, 0, 0
 
     def update(self, output: np.ndarray, labels: np.ndarray) -> None:
@@ -26,7 +26,7 @@ class Accuracy:
 class Top:
     """The share of labels among the k classes of largest value; of equal values, later classes go first, as in scikit-learn."""
 
-    def __init__(self, view: View, k: int) -> None:
+    def __init__(self, view: OutputMeaning, k: int) -> None:
         self.view, self.k, self.right, self.all = view, k, 0, 0
 
     def update(self, output: np.ndarray, labels: np.ndarray) -> None:
@@ -47,7 +47,7 @@ class F1:
     weighted (by how often each occurs), micro (of all counts together), or "" for binary where there are two classes and macro otherwise.
     """
 
-    def __init__(self, view: View, average: str) -> None:
+    def __init__(self, view: OutputMeaning, average: str) -> None:
         self.view, self.average = view, average
         self.hits = self.predicted = self.there = np.zeros(0, np.int64)
 
@@ -95,7 +95,7 @@ class Auc:
     mean. NaN where a class has no row or all. Needs 8 bytes of memory per row and class.
     """
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: OutputMeaning) -> None:
         self.view = view
         self.values: list[np.ndarray] = []
         self.wanted: list[np.ndarray] = []
@@ -141,7 +141,7 @@ def area(values: np.ndarray, yes: np.ndarray) -> float:
 class Perplexity:
     """e to the mean of -log(probability of the label)."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: OutputMeaning) -> None:
         self.view, self.total, self.all = view, 0.0, 0
 
     def update(self, output: np.ndarray, labels: np.ndarray) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from ..system.errors import DataError, OptionError
 from .classes import F1, Accuracy, Auc, Perplexity, Top
 from .numbers import R2, MeanAbsoluteError, RootMeanSquaredError
-from .view import Task, View
+from .view import OutputMeaning, Task
 
 Function = Callable[[np.ndarray, np.ndarray], Any]
 """A metric of the user's own: (the model's first output over all rows, the labels) -> a number."""
@@ -25,7 +25,7 @@ class Metric(Protocol):
 
 
 _ANY_CLASS: tuple[Task, ...] = ("classes", "binary")
-METRICS: dict[str, tuple[tuple[Task, ...], Callable[[View], Metric]]] = {
+METRICS: dict[str, tuple[tuple[Task, ...], Callable[[OutputMeaning], Metric]]] = {
     "accuracy": (_ANY_CLASS, Accuracy),
     "f1": (_ANY_CLASS, lambda v: F1(v, "")),
     "f1_binary": (_ANY_CLASS, lambda v: F1(v, "binary")),
@@ -68,7 +68,7 @@ class _Whole:
         return float(result.reshape(-1)[0])
 
 
-def check_names(metrics: Sequence[str | Function], view: View | None, loss: str) -> None:
+def check_names(metrics: Sequence[str | Function], view: OutputMeaning | None, loss: str) -> None:
     """OptionError for a metric that does not exist, does not fit the loss, or comes twice."""
     names = [name_of(m) for m in metrics]
     for metric, name in zip(metrics, names, strict=True):
@@ -83,7 +83,7 @@ def name_of(metric: str | Function) -> str:
     return metric if isinstance(metric, str) else getattr(metric, "__name__", "metric").strip("<>")
 
 
-def _maker(name: str, view: View | None, loss: str) -> Callable[[View], Metric]:
+def _maker(name: str, view: OutputMeaning | None, loss: str) -> Callable[[OutputMeaning], Metric]:
     top = _TOP.fullmatch(name)
     tasks, make = (("classes",), lambda v: Top(v, int(top[1]))) if top else METRICS.get(name, ((), None))
     if make is None:
@@ -96,7 +96,7 @@ def _maker(name: str, view: View | None, loss: str) -> Callable[[View], Metric]:
     return make
 
 
-def defaults(view: View | None) -> tuple[str, ...]:
+def defaults(view: OutputMeaning | None) -> tuple[str, ...]:
     """What is measured without being asked for."""
     return ("accuracy",) if view is not None and view.task in _ANY_CLASS else ()
 
@@ -104,7 +104,7 @@ def defaults(view: View | None) -> tuple[str, ...]:
 class Collector:
     """Measures several metrics in one pass."""
 
-    def __init__(self, metrics: Sequence[str | Function], view: View | None, loss: str) -> None:
+    def __init__(self, metrics: Sequence[str | Function], view: OutputMeaning | None, loss: str) -> None:
         check_names(metrics, view, loss)
         self.metrics: dict[str, Metric] = {}
         for m in metrics:

@@ -5,13 +5,13 @@ import math
 
 import numpy as np
 
-from .view import View
+from .view import OutputMeaning
 
 
 class _Columns:
     """Base: sums for each column of the output."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: OutputMeaning) -> None:
         self.view, self.count = view, 0
         self.error: np.ndarray | float = 0.0
 
@@ -57,7 +57,7 @@ class R2(_Columns):
     batch about the mean so far (Chan, Golub and LeVeque), so that no digits cancel.
     """
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: OutputMeaning) -> None:
         super().__init__(view)
         self.mean: np.ndarray | float = 0.0
         self.spread: np.ndarray | float = 0.0

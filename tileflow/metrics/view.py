@@ -13,7 +13,7 @@ Form = Literal["scores", "probabilities", "log_probabilities"]
 
 
 @dataclass(frozen=True)
-class View:
+class OutputMeaning:
     """What an output means.
 
     task: one class out of several per label | each column yes or no | numbers.
@@ -69,7 +69,7 @@ class View:
         return values > (0.5 if self.form == "probabilities" else 0.0)
 
 
-def accuracy_counts(view: View, output: np.ndarray, labels: np.ndarray) -> tuple[int, int]:
+def accuracy_counts(view: OutputMeaning, output: np.ndarray, labels: np.ndarray) -> tuple[int, int]:
     """How many predictions are right, and how many there are. A row of several yes-or-no columns is right where all of them are.
 
     Raises:

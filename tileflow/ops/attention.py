@@ -41,8 +41,8 @@ HEADS_FIRST, HEADS_INSIDE = (0, 1, 2, 3), (0, 2, 1, 3)
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """Sizes of an attention: key heads divide the heads, `d` is the size of queries and keys, `e` of values and results."""
+class AttentionShape:
+    """AttentionShape of an attention: key heads divide the heads, `d` is the size of queries and keys, `e` of values and results."""
 
     batch: int
     heads: int
@@ -79,7 +79,7 @@ class _Attention(Op):
         """How operand i (q, k, v, result) is permuted to heads first, and back."""
         return HEADS_INSIDE if self.inside[i] else HEADS_FIRST
 
-    def sizes(self, q: TensorType, k: TensorType, v: TensorType, mask: TensorType | None) -> Sizes:
+    def sizes(self, q: TensorType, k: TensorType, v: TensorType, mask: TensorType | None) -> AttentionShape:
         """Raises ShapeError or TypeMismatchError where the operands do not fit together."""
         shown = f"the queries are {q}, the keys {k}, the values {v}"
         if not q.is_float or not q.dtype == k.dtype == v.dtype or (mask or q).dtype not in (q.dtype, statistic(q).dtype):
@@ -94,7 +94,7 @@ class _Attention(Op):
         whole = (batch, heads, queries, keys)
         if mask is not None and (mask.rank != 4 or mask.shape[3] != keys or broadcast_shapes(mask.shape, whole) != whole):
             raise ShapeError(f"the mask is {mask}; it must have the {keys} keys as last dimension and broadcast to {list(whole)}.")
-        return Sizes(batch, heads, key_heads, queries, keys, d, e)
+        return AttentionShape(batch, heads, key_heads, queries, keys, d, e)
 
     def hidden(self, queries: int, keys: int) -> np.ndarray | None:
         """[queries, keys]: True where a query does not see a key."""
@@ -119,7 +119,7 @@ class _Attention(Op):
         hidden = self.hidden(*scores.shape[2:])
         return scores if hidden is None else np.where(hidden, -np.inf, scores).astype(q.dtype)
 
-    def numbers(self, s: Sizes, mask: TensorType | None) -> tuple[Any, ...]:
+    def numbers(self, s: AttentionShape, mask: TensorType | None) -> tuple[Any, ...]:
         """The leaf's arguments after the arrays."""
         steps: tuple[int, ...] = (0, 0, 0)
         mode = NO_MASK
@@ -132,7 +132,7 @@ class _Attention(Op):
         sizes = AttentionSizes(s.heads, group, s.queries, s.keys, s.d, s.e, reach, layout, mode, *steps)
         return self.scale, self.softcap, sizes
 
-    def scratch(self, s: Sizes, q: TensorType, backward: bool) -> tuple[Any, ...]:
+    def scratch(self, s: AttentionShape, q: TensorType, backward: bool) -> tuple[Any, ...]:
         """The leaf's arguments between the arrays and the numbers."""
         capped = self.softcap != 0
         if not q.is_half:
@@ -144,7 +144,7 @@ class _Attention(Op):
         """The leaf for operands of this type and this mask."""
         return half(q.code, (mask or q).code, self.softcap != 0) if q.is_half else plain(q.code, self.softcap != 0)
 
-    def describe(self, s: Sizes, q: TensorType, mask: TensorType | None) -> tuple[tuple[Axis, ...], list[Operand | None], Operand, Operand]:
+    def describe(self, s: AttentionShape, q: TensorType, mask: TensorType | None) -> tuple[tuple[Axis, ...], list[Operand | None], Operand, Operand]:
         """The axes; q, k, v and mask; the result; a statistic of the queries. Where heads share keys all key heads are needed."""
         dtype = q.dtype
         shared = "h" if s.heads == s.key_heads else None

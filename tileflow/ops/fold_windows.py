@@ -12,7 +12,7 @@ from ..graph.sample import Sample, sample
 from ..graph.types import TensorType
 from ..system.errors import ShapeError, TypeMismatchError
 from .pool import taps_of
-from .resize import Table, interpolated
+from .resize import SparseRows, interpolated
 from .shape import Shape, present
 from .window import Windows, windows
 
@@ -62,7 +62,7 @@ class Col2Im(Op):
         at = places.T.reshape(-1)[met]
         order = np.argsort(at, kind="stable")
         start = np.searchsorted(at[order], np.arange(math.prod(self.image_shape) + 1))
-        table = Table(places.size, start.astype(np.int64), met[order].astype(np.int64), np.ones(len(met)))
+        table = SparseRows(places.size, start.astype(np.int64), met[order].astype(np.int64), np.ones(len(met)))
         n, channels = x.shape[0], x.shape[1] // math.prod(win.kernel)
         y = interpolated(b, b.Reshape(x, shape=(n * channels, places.size), allowzero=1), 1, table)
         return [b.Reshape(y, shape=(n, channels, *self.image_shape), allowzero=1)]

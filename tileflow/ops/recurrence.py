@@ -32,7 +32,7 @@ DIRECTIONS = ("forward", "reverse", "bidirectional")
 
 
 @dataclass(frozen=True)
-class Sizes:
+class RecurrenceSizes:
     """Sizes of a recurrence and what is there of its optional operands."""
 
     directions: int
@@ -84,25 +84,25 @@ class Recurrent(Op):
         """Whether direction d goes from the last step to the first."""
         return self.direction == "reverse" or d == 1
 
-    def sizes(self, x: TensorType) -> Sizes:
+    def sizes(self, x: TensorType) -> RecurrenceSizes:
         """The sizes, by those of the inputs' share of the gates."""
         d, first, second, wide = x.shape
         steps, batch = (second, first) if self.layout else (first, second)
-        return Sizes(d, steps, batch, wide // GATES[self.kind])
+        return RecurrenceSizes(d, steps, batch, wide // GATES[self.kind])
 
-    def along(self, s: Sizes, *last: int) -> tuple[int, ...]:
+    def along(self, s: RecurrenceSizes, *last: int) -> tuple[int, ...]:
         """The shape of an array with a row for each direction, step and row of the batch."""
         return (s.directions, *((s.batch, s.steps) if self.layout else (s.steps, s.batch)), *last)
 
-    def output(self, s: Sizes) -> tuple[int, ...]:
+    def output(self, s: RecurrenceSizes) -> tuple[int, ...]:
         """The shape of the states of all steps."""
         return (s.batch, s.steps, s.directions, s.hidden) if self.layout else (s.steps, s.directions, s.batch, s.hidden)
 
-    def state(self, s: Sizes) -> tuple[int, ...]:
+    def state(self, s: RecurrenceSizes) -> tuple[int, ...]:
         """The shape of a state."""
         return (s.batch, s.directions, s.hidden) if self.layout else (s.directions, s.batch, s.hidden)
 
-    def numbers(self, s: Sizes, width: int, types: Types, **given: int) -> Steps:
+    def numbers(self, s: RecurrenceSizes, width: int, types: Types, **given: int) -> Steps:
         """What the leaves read; `types` are those of the forward pass's operands."""
         there = dict(zip(("biased", "lengths", "has_h", "has_c", "peepholes"), (int(t is not None) for t in types[2:]), strict=True))
         t, b, d = s.steps, s.batch, s.directions
@@ -114,7 +114,7 @@ class Recurrent(Op):
         return Steps(steps=t, batch=b, n=s.hidden, gates=cell.gates, recorded=cell.recorded, width=width, rows=rows, blocks=blocks, first=0,
                      reverse=reverse, reset_after=int(cell.reset_after), cell=int(self.is_lstm), **lies, **there, **given)
 
-    def cost(self, s: Sizes, directions: int, flops: float, cpu: Cpu) -> float:
+    def cost(self, s: RecurrenceSizes, directions: int, flops: float, cpu: Cpu) -> float:
         """Nanoseconds of the steps in float32: products, at the speed of few rows, and `flops` operations for each hidden unit."""
         units = directions * s.steps * s.hidden
         product = 2.0 * GATES[self.kind] * s.hidden * max(s.batch / cpu.rates.products, 1 / 16.0)
@@ -163,7 +163,7 @@ class Recurrent(Op):
         """Likewise of the outputs."""
         return a[:, t, d] if self.layout else a[t, d]
 
-    def states(self, a: np.ndarray | None, d: int, s: Sizes, like: np.ndarray) -> np.ndarray:
+    def states(self, a: np.ndarray | None, d: int, s: RecurrenceSizes, like: np.ndarray) -> np.ndarray:
         """A copy of a direction's state [batch, hidden]; zeros where there is none."""
         if a is None:
             return np.zeros((s.batch, s.hidden), like.dtype)

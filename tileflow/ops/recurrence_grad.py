@@ -18,7 +18,7 @@ from ..kernels.recurrent.backward import backward_leaf, backward_scratch_element
 from ..kernels.recurrent.panels import PanelLayout, padded, panel_width
 from ..kernels.recurrent.steps import most_rows
 from .cells import GATES, Cell
-from .recurrence import Recurrent, Sizes, Turns, alone, apply, panel_calls, result_of, slope
+from .recurrence import RecurrenceSizes, Recurrent, Turns, alone, apply, panel_calls, result_of, slope
 from .shape import present
 
 if TYPE_CHECKING:
@@ -50,14 +50,14 @@ class RecurrenceGrad(Recurrent):
                 sample(None, (1, 2, 5), None, (1, 5, 5), None, None, None, None, (3, 1, 2, 5), (1, 3, 2, 5), kind="RNN",
                        activations=("Softsign",), clip=0.7)]
 
-    def sizes_of(self, types: Types) -> Sizes:
+    def sizes_of(self, types: Types) -> RecurrenceSizes:
         """The sizes by Y."""
         y = present(types[Y])
         if self.layout:
             batch, steps, d, n = y.shape
         else:
             steps, d, batch, n = y.shape
-        return Sizes(d, steps, batch, n)
+        return RecurrenceSizes(d, steps, batch, n)
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         s, y, cell = self.sizes_of(types), present(types[Y]), self.cells()[0]

@@ -34,7 +34,7 @@ NARROW = ("int8", "uint8", "int16", "uint16")
 # ---- weighted sums along an axis ------------------------------------------------------------------------------------------------
 
 @dataclass(frozen=True)
-class Table:
+class SparseRows:
     """A sparse matrix by rows: output j is the sum of weight[t] * x[index[t]] for start[j] <= t < start[j + 1], of `size` elements."""
 
     size: int
@@ -43,25 +43,25 @@ class Table:
     weight: np.ndarray
 
     @staticmethod
-    def of(size: int, rows: Sequence[Sequence[tuple[int, float]]]) -> Table:
+    def of(size: int, rows: Sequence[Sequence[tuple[int, float]]]) -> SparseRows:
         """From the (index, weight) pairs of each output."""
         start = np.cumsum([0, *map(len, rows)])
         pairs = [pair for row in rows for pair in row]
-        return Table(size, start.astype(np.int64), np.array([i for i, _ in pairs], np.int64), np.array([w for _, w in pairs], np.float64))
+        return SparseRows(size, start.astype(np.int64), np.array([i for i, _ in pairs], np.int64), np.array([w for _, w in pairs], np.float64))
 
     @property
-    def turned(self) -> Table:
+    def turned(self) -> SparseRows:
         """The transposed matrix: the weights of each input, in the order of the outputs."""
         owner = np.repeat(np.arange(len(self.start) - 1), np.diff(self.start))
         order = np.argsort(self.index, kind="stable")
         start = np.searchsorted(self.index[order], np.arange(self.size + 1))
-        return Table(len(self.start) - 1, start.astype(np.int64), owner[order].astype(np.int64), self.weight[order])
+        return SparseRows(len(self.start) - 1, start.astype(np.int64), owner[order].astype(np.int64), self.weight[order])
 
     def arrays(self, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         return self.start, self.index, self.weight.astype(dtype)
 
 
-def interpolated(b: Builder, x: Value, axis: int, table: Table) -> Value:
+def interpolated(b: Builder, x: Value, axis: int, table: SparseRows) -> Value:
     """The weighted sums of x along an axis."""
     arrays = (*table.arrays(x.type.numpy), *table.turned.arrays(x.type.numpy))
     return b.Interpolate(x, *(b.constant(a, "table") for a in arrays), axis=axis)      # type: ignore[no-any-return]
@@ -80,7 +80,7 @@ class Interpolate(Op):
 
     @classmethod
     def samples(cls) -> list[Sample]:
-        table = Table.of(4, [[(0, 0.25), (1, 0.75)], [(2, 1.5)], [], [(3, 1.0), (0, 2.0), (3, -0.5)], [(1, 1.0), (2, 2.0)]])
+        table = SparseRows.of(4, [[(0, 0.25), (1, 0.75)], [(2, 1.5)], [], [(3, 1.0), (0, 2.0), (3, -0.5)], [(1, 1.0), (2, 2.0)]])
         arrays = (*table.arrays(np.dtype("f4")), *table.turned.arrays(np.dtype("f4")))
         return [sample((3, 4), *arrays, axis=1), sample((4, 9, 2), *arrays, axis=0), sample((2, 4, 2), *arrays, axis=1)]
 
@@ -331,7 +331,7 @@ class Resize(Op):
         for a in axes:
             at = self._coordinates(a)
             if sums:
-                y = interpolated(b, y, a.axis, Table.of(a.n, self._rows(a, at)))
+                y = interpolated(b, y, a.axis, SparseRows.of(a.n, self._rows(a, at)))
             else:
                 y = b.Gather(y, b.constant(self._nearest(a, at), "places"), axis=a.axis)
             if self.coordinate_transformation_mode == "tf_crop_and_resize":

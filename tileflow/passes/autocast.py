@@ -20,7 +20,7 @@ Rule = Literal["fp16", "fp32", "promote", "demote", "follow", "off"]
 
 
 @dataclass(frozen=True)
-class Choice:
+class CastRule:
     """How one operator is computed.
 
     rule: fp16 = its operands in the low type; fp32 = in float32; promote and demote = in the widest type or the low one, where they differ;
@@ -32,7 +32,7 @@ class Choice:
     low: str
 
 
-def autocast(graph: Graph, choose: Callable[[Node], Choice]) -> Graph:
+def autocast(graph: Graph, choose: Callable[[Node], CastRule]) -> Graph:
     """Cast operands as `choose` says of each node, in place; returns the graph.
 
     A value has its type at the place where it is made, and at most one cast to each other type, which all its readers share. Weights (what depends on
@@ -46,7 +46,7 @@ def autocast(graph: Graph, choose: Callable[[Node], Choice]) -> Graph:
 class _Caster:
     """Walks the graph once, in order."""
 
-    def __init__(self, graph: Graph, choose: Callable[[Node], Choice]) -> None:
+    def __init__(self, graph: Graph, choose: Callable[[Node], CastRule]) -> None:
         self.graph, self.choose, self.b = graph, choose, Builder(graph)
         self.declared: dict[Value, str] = {}
         """The types that values had before, where they have another one now."""
@@ -77,7 +77,7 @@ class _Caster:
             self.weights.update(node.outputs)
         self.graph.nodes.append(node)
 
-    def _cast_operands(self, node: Node, choice: Choice) -> None:
+    def _cast_operands(self, node: Node, choice: CastRule) -> None:
         """Give the node operands of the types that it is computed in."""
         castable = [v for v in node.operands if v.dtype in CASTABLE]
         if choice.rule == "off":
@@ -89,7 +89,7 @@ class _Caster:
             if wanted is not None:
                 node.inputs = [self._as(v, wanted, node) if v is not None and v.dtype in CASTABLE else v for v in node.inputs]
 
-    def _common(self, operands: list[Value], choice: Choice) -> str | None:
+    def _common(self, operands: list[Value], choice: CastRule) -> str | None:
         """The type that these operands are to have; None: they stay."""
         if choice.rule == "fp16":
             return choice.low

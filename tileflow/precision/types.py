@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 
 from ..graph import HALVES, Casting, Graph, Node, first_fitting
 from ..options.options import Options
-from ..passes.autocast import Choice
+from ..passes.autocast import CastRule
 from ..system.errors import OptionError
 from ..system.text import one_line
 from .policy import Policy, merged, operators_called
@@ -103,7 +103,7 @@ class Precision:
                 raise OptionError(f"Option keep_float32 has no effect: {pattern!r} fits no parameter of {whose} that has 16 bits; choose the "
                                   "precision 16-true or bf16-true, or leave it out.")
 
-    def choices(self, graph: Graph) -> Callable[[Node], Choice] | None:
+    def choices(self, graph: Graph) -> Callable[[Node], CastRule] | None:
         """How each node of a graph is to be computed; None: all of them as they are written.
 
         Raises:
@@ -119,13 +119,13 @@ class Precision:
         named = _named(self.named, nodes, self.from_file)
         low = self.compute if self.mixed else SCOPES_LOW
 
-        def choose(node: Node) -> Choice:
+        def choose(node: Node) -> CastRule:
             scope = _asked(node)
             own = scope.low or low
             if not active or not (self.mixed if scope.enabled is None else scope.enabled):
-                return Choice("off", own)
+                return CastRule("off", own)
             policy = scope.policy if isinstance(scope.policy, Policy) else self.policy
-            return Choice(named(node) or scope.rule or policy.rule(node.op.name), own)          # type: ignore[arg-type]
+            return CastRule(named(node) or scope.rule or policy.rule(node.op.name), own)          # type: ignore[arg-type]
         return choose
 
 

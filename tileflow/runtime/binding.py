@@ -11,7 +11,7 @@ import numpy as np
 
 from ..kernels.machine.call import Micro, Position, Seed
 from ..kernels.machine.leaf import Numbers, scalar_word
-from ..lower.row import Count, Cycle, Either, Item, Operand, Place, Row
+from ..lower.row import ArrayOperand, Count, Cycle, Either, Item, Place, Row
 from ..memory.alignment import blocks
 from ..program.schedule import Counter
 
@@ -103,9 +103,9 @@ def bind(rows: Sequence[Row], resolve: Resolve, settled: Callable[[Place], bool]
     """
     bound = []
     for row in rows:
-        args = [(resolve(a.place), a.shape, a.itemsize) if isinstance(a, Operand) else a for a in row.args]
+        args = [(resolve(a.place), a.shape, a.itemsize) if isinstance(a, ArrayOperand) else a for a in row.args]
         parameters = (p for p in row.leaf.parameters if p.words)
-        along = [a for p, a in zip(parameters, row.args, strict=True) if isinstance(a, Operand) and p.cut == "r"]
+        along = [a for p, a in zip(parameters, row.args, strict=True) if isinstance(a, ArrayOperand) and p.cut == "r"]
         bound.append(Bound(row, args, row.n, row.flat and all(settled(a.place) for a in along)))
     return merge(bound)
 

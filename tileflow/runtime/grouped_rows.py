@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from ..kernels.machine.grouped import grouped
-from ..lower.row import Operand, Row
+from ..lower.row import ArrayOperand, Row
 from .binding import Bound
 
 Span = tuple[int, int, bool, int]
@@ -42,7 +42,7 @@ def _spans(index: int, bound: Bound) -> list[Span] | None:
     read there is left out, and a row that writes there gives None."""
     found: list[Span] = []
     for arg, operand in zip(bound.args, bound.row.args, strict=True):
-        if not isinstance(operand, Operand):
+        if not isinstance(operand, ArrayOperand):
             continue
         at, shape, size = arg
         if isinstance(at, int):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..graph import TensorType
-from ..loss import Choice, ClassLoss
+from ..loss import ChosenLoss, ClassLoss
 from ..loss.labels import Labels, facts, is_one_hot, is_wrong, refuse
 from ..options.options import Options
 from ..system.errors import DataError
@@ -51,7 +51,7 @@ class Fit:
     inputs: Mapping[str, TensorType]
     output: TensorType
     label: TensorType | None
-    choice: Choice
+    choice: ChosenLoss
     classes: tuple[str, ...] | None
     options: Options
 
@@ -75,7 +75,7 @@ class Fit:
         return t.with_shape((1, *t.shape)) if dataset.whole else t
 
 
-def ready(dataset: Dataset, choice: Choice, output: TensorType, classes: tuple[str, ...] | None) -> Dataset:
+def ready(dataset: Dataset, choice: ChosenLoss, output: TensorType, classes: tuple[str, ...] | None) -> Dataset:
     """The data set with labels that the loss takes: one-hot ones as class numbers, strings numbered as the training data's `classes`.
 
     Raises:
@@ -115,7 +115,7 @@ def numbered_as(dataset: Dataset, classes: tuple[str, ...] | None) -> Dataset:
     return dataset.with_labels(renumbered(dataset.label.array, dataset.classes, classes, f"Data {dataset.name}"), classes)
 
 
-def _check(dataset: Dataset, choice: Choice, classes: int | None) -> None:
+def _check(dataset: Dataset, choice: ChosenLoss, classes: int | None) -> None:
     """Refuse labels that the loss cannot take."""
     for first, chunk in _chunks(dataset):
         wrong = is_wrong(choice.loss, chunk, classes)

@@ -10,7 +10,7 @@ from .. import compiler
 from ..feed.items import array_of
 from ..graph import Graph, TensorType, kind_of
 from ..loss import LABELS, Loss, find
-from ..metrics.view import View
+from ..metrics.view import OutputMeaning
 from ..options.options import Options
 from ..system.errors import DataError, TypeMismatchError
 from .arrays import as_array
@@ -29,7 +29,7 @@ class LossModel(Model):
                  progress: Progress | None = None) -> None:
         super().__init__(source, options, progress)
         self.loss = find(loss, options)
-        self.view: View | None = None
+        self.view: OutputMeaning | None = None
         """How metrics read the first output; known once a program is compiled."""
 
     @property

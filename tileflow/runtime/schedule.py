@@ -20,7 +20,7 @@ class Step(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Schedule:
+class CallSchedule:
     """`calls` whole calls of `updates` updates with `rows` rows each, then the `rest`.
 
     The rest are whole updates, then one of the micro-batches that are left, then one of the rows that fill none: each update is the mean over
@@ -33,7 +33,7 @@ class Schedule:
     rest: tuple[Step, ...]
 
     @classmethod
-    def of(cls, rows: int, options: Options) -> Schedule:
+    def of(cls, rows: int, options: Options) -> CallSchedule:
         """For an epoch over so many rows of data."""
         calls, left = divmod(rows, options.combined_batch_size)
         if options.max_batches is not None and calls >= options.max_batches:

@@ -35,7 +35,7 @@ class Owner:
     ahead: int
 
 
-class Group:
+class RowGroup:
     """Rows with addresses, which run one after the other: argument blocks, and patches for the words that follow a counter.
 
     items: the rows, and the branches and loops that others stand in. patches: by counter and what is ahead of it; those of a loop's own counts
@@ -114,11 +114,11 @@ class Tables:
     def _word(self, index: int) -> Word:
         return Word(self.words[index:index + 1])
 
-    def _group(self, rows: Sequence[Item], part: str = "", ahead: int = 0) -> Group:
+    def _group(self, rows: Sequence[Item], part: str = "", ahead: int = 0) -> RowGroup:
         """Rows with addresses; equal updates of neighbours are one, wherever their arrays lie."""
         resolve = self.arenas.resolve(ahead)
         items = bind_items(rows, resolve, self.arenas.settled(part), list if part in self._often else gather)
-        group = Group(items, self.seed)
+        group = RowGroup(items, self.seed)
         self.table.keep(group)
         return group
 
@@ -168,7 +168,7 @@ class Tables:
         """Rows of the host's own, beside those of a step."""
         self._add(task or self.table.main, self._group(rows, part, 0 if step is None else step.ahead), step, stage, part)
 
-    def _add(self, task: Task, group: Group, step: Run | Fold | None = None, stage: Stage = "step", part: str | None = None,
+    def _add(self, task: Task, group: RowGroup, step: Run | Fold | None = None, stage: Stage = "step", part: str | None = None,
              parallel: bool = True) -> None:
         """Rows of a group, each over all workers where that pays."""
         ahead, part = 0 if step is None else step.ahead, part if part is not None or step is None else step.part
@@ -177,7 +177,7 @@ class Tables:
                 task.patch(patches, self.counters[counter], ahead if counter == self._counter else 0)
         self._items(task, group, group.items, Owner(stage, part or "", None, ahead), parallel)
 
-    def _items(self, task: Task, group: Group, items: Sequence[BoundItem], owner: Owner, parallel: bool) -> None:
+    def _items(self, task: Task, group: RowGroup, items: Sequence[BoundItem], owner: Owner, parallel: bool) -> None:
         """Rows, and what stands around them."""
         for item in items:
             if isinstance(item, Bound):
@@ -190,7 +190,7 @@ class Tables:
             else:
                 self._cycle(task, group, item, owner, parallel)
 
-    def _cycle(self, task: Task, group: Group, cycle: BoundCycle, owner: Owner, parallel: bool) -> None:
+    def _cycle(self, task: Task, group: RowGroup, cycle: BoundCycle, owner: Owner, parallel: bool) -> None:
         """A loop: its words are set, then every turn its rows' addresses follow the counts."""
         loop = cycle.item
         words = {count: self._at(count.word, owner.ahead) for count, _ in loop.counts}
@@ -219,7 +219,7 @@ class Tables:
         cost = row.cost * bound.n / max(1, row.n)
         task.leaf(row.leaf.address, block, bound.n, max(1, row.grain), cost=cost, parallel=parallel and self.plan.workers > 1, owner=owner)
 
-    def group(self, part: str, ahead: int = 0) -> Group:
+    def group(self, part: str, ahead: int = 0) -> RowGroup:
         """The rows of a part in a run of the schedule."""
         return self._groups[part, self.plan.bound_once(part, ahead)]
 

@@ -14,7 +14,7 @@ from ..compiler import CompileOptions
 from ..graph import Graph, TensorType, needed_for, type_of
 from ..graph.digest import digest
 from ..graph.region import draws, evaluated
-from ..importers.onnx import Form, OnnxModel, UnsupportedNodesError, graph_model, load_model
+from ..importers.onnx import FileForm, OnnxModel, UnsupportedNodesError, graph_model, load_model
 from ..importers.onnx.export import export_model, rehearse_export, set_metadata, write_model
 from ..importers.onnx.hosted import is_plain
 from ..options.options import Options
@@ -40,7 +40,7 @@ FLIPPED = 0.01
 
 
 def write_trained(source: Source, weights: Mapping[str, np.ndarray], path: Path, options: Options, inputs: Sequence[np.ndarray],
-                  metadata: Mapping[str, str | None] | None = None, progress: Progress | None = None, form: Form | None = None) -> None:
+                  metadata: Mapping[str, str | None] | None = None, progress: Progress | None = None, form: FileForm | None = None) -> None:
     """Write the model of `source` with `weights` and `metadata` to `path`, in the form that `options.keep_training_mode` asks for, and check it.
 
     The new file is read again, and its outputs for `inputs` (a micro-batch) are compared with the engine's before it takes the place of an
@@ -57,7 +57,7 @@ def write_trained(source: Source, weights: Mapping[str, np.ndarray], path: Path,
     if isinstance(source, NetSource):
         if options.keep_training_mode:
             raise ModelError(f"The network {type(source.net).__name__} is written in the form for inference only; leave keep_training_mode out.")
-        write_network(source, weights, path, options, inputs, form or Form(), metadata, progress)
+        write_network(source, weights, path, options, inputs, form or FileForm(), metadata, progress)
         return
     assert isinstance(source, OnnxSource)
     if form is not None:
@@ -134,7 +134,7 @@ def _drawn(source: OnnxSource | NetSource, inputs: Sequence[np.ndarray]) -> tupl
     return graph, initial
 
 
-def write_network(source: NetSource, weights: Mapping[str, np.ndarray], path: Path, options: Options, inputs: Sequence[np.ndarray], form: Form,
+def write_network(source: NetSource, weights: Mapping[str, np.ndarray], path: Path, options: Options, inputs: Sequence[np.ndarray], form: FileForm,
                   metadata: Mapping[str, str | None] | None = None, progress: Progress | None = None) -> None:
     """Write a network of layers as it is for inference, with `weights`; see `write_trained`.
 

@@ -32,7 +32,7 @@ from .fingerprint import changed_attributes, differences, fingerprint, loss_scal
 from .history import Epoch, Running, runs
 from .run_folder import CHECKPOINT, FAILED, Position, load_run, save_run, write_metrics
 from .run_settings import resume_command
-from .schedule import Schedule, Step
+from .schedule import CallSchedule, Step
 from .statistics import Log
 from .stop import asked_by_signals
 from .training_model import TrainingModel
@@ -101,7 +101,7 @@ class Trainer:
     def __post_init__(self) -> None:
         self.loader = DataLoader(self.options, self.train, drop_last=self.options.drop_last)
         batch = self.options.combined_batch_size
-        self.schedule = Schedule.of(len(self.train) // batch * batch if self.train.is_open else len(self.train), self.options)
+        self.schedule = CallSchedule.of(len(self.train) // batch * batch if self.train.is_open else len(self.train), self.options)
         self._rest: dict[Step, TrainingModel] = {}
         self._length = self.schedule.length
         """Updates of an epoch; of data that end where they end, those of the last one."""
@@ -225,7 +225,7 @@ class Trainer:
                 if self.train.whole or len(batch[0]) == self.options.combined_batch_size:
                     self._call(self.model, batch, first_update)
                 else:
-                    self._last(batch, Schedule.of(len(batch[0]), self.options).rest, first_update)
+                    self._last(batch, CallSchedule.of(len(batch[0]), self.options).rest, first_update)
                 first_update = 0
                 if self._stop.is_set():
                     return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..graph import State, TensorType
 from ..kernels.machine.guard import clear, copy, finite
 from ..lower.plan import Plan
-from ..lower.row import Operand, Place, Row
+from ..lower.row import ArrayOperand, Place, Row
 from ..memory.alignment import padded
 
 
@@ -21,7 +21,7 @@ def begin(plan: Plan, ipu: int) -> list[Row]:
     and committed statistics are copied to the pending ones, which micro-batches change."""
     sums = [s for s in plan.program.accumulators(ipu) if s.input.type.size]
     zero = [(Place(("state", s.name)), s.input.type) for s in sums if not s.start]
-    cleared = [Row(clear[f"u{t.itemsize}"], [Operand(place, (t.size,), t.itemsize)], t.size, 4096, 0.025 * t.nbytes, True) for place, t in zero]
+    cleared = [Row(clear[f"u{t.itemsize}"], [ArrayOperand(place, (t.size,), t.itemsize)], t.size, 4096, 0.025 * t.nbytes, True) for place, t in zero]
     begun = [_copy(s, Place(("state", s.start)), Place(("state", s.name))) for s in sums if s.start]
     return cleared + begun + [_copied(s, "state", "pending") for s in plan.program.statistics(ipu)]
 
@@ -36,7 +36,7 @@ def gradient_checks(plan: Plan, parts: list[str]) -> list[Row]:
     programs that skip such updates."""
     if plan.program.skips:
         return []
-    return [Row(finite(t.code), [Operand(place, (t.size,), t.itemsize)], t.size, 4096, 0.1 * t.size, True)
+    return [Row(finite(t.code), [ArrayOperand(place, (t.size,), t.itemsize)], t.size, 4096, 0.1 * t.size, True)
             for _, t, place in gradients(plan, parts) if t.size]
 
 
@@ -49,7 +49,7 @@ def loss_checks(plan: Plan, fold: str) -> list[Row]:
     if loss is None or plan.program.skips or (caller is not None and fold != caller.checked):
         return []
     place = next(part.places[loss] for part in plan.parts.values() if loss in part.places)
-    return [Row(finite(loss.type.code), [Operand(place, (1,), loss.type.itemsize)], 1, 1, 1.0, node=loss.producer)]
+    return [Row(finite(loss.type.code), [ArrayOperand(place, (1,), loss.type.itemsize)], 1, 1, 1.0, node=loss.producer)]
 
 
 def _copied(state: State, source: str, target: str) -> Row:
@@ -58,4 +58,4 @@ def _copied(state: State, source: str, target: str) -> Row:
 
 def _copy(state: State, source: Place, target: Place) -> Row:
     words = padded(state.input.type.nbytes) // 8
-    return Row(copy["u8"], [Operand(place, (words,), 8) for place in (source, target)], words, 4096, 0.3 * words)
+    return Row(copy["u8"], [ArrayOperand(place, (words,), 8) for place in (source, target)], words, 4096, 0.3 * words)

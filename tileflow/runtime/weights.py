@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..importers.onnx import Form
+from ..importers.onnx import FileForm
 from ..options.options import Options
 from ..program.replicas import Grouping
 from . import replica_state
@@ -57,4 +57,4 @@ class Weights:
         if keep_training_mode is not None:
             options = options.clone(keep_training_mode=keep_training_mode)
         write_trained(self._source, self.state_dict(), path, options, inputs, progress=progress,
-                      form=Form.of(form) if form else None)
+                      form=FileForm.of(form) if form else None)

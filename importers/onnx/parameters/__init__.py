@@ -5,6 +5,6 @@ from .resolve import ResolvedModel, resolved
 from .rules import Verdict, verdicts
 from .stored import quantized_weights
 from .ties import Ties, listed
-from .views import View
+from .views import TensorView
 
-__all__ = ["ResolvedModel", "Ties", "Verdict", "View", "listed", "matches", "notes", "quantized_weights", "resolved", "verdicts"]
+__all__ = ["ResolvedModel", "TensorView", "Ties", "Verdict", "listed", "matches", "notes", "quantized_weights", "resolved", "verdicts"]

@@ -38,7 +38,7 @@ MATRICES = {"table", "weight"}
 
 
 @dataclass(eq=False)
-class Group:
+class UseGroup:
     """Uses of one tensor that read one parameter, by which evidence, and what the parameter is called."""
 
     tensor: str
@@ -78,11 +78,11 @@ class Evidence:
         self._filled: dict[str, bool] = {}
         self._elements: dict[tuple[str, bool], tuple[Any, ...]] = {}
 
-    def groups(self, tensor: str) -> list[Group]:
+    def groups(self, tensor: str) -> list[UseGroup]:
         """The uses of one tensor by parameter, in the order of the file; none where nobody reads it."""
         uses = self.uses[tensor]
         if self.told is not None and tensor in self.told:
-            return [Group(tensor, ("name", tensor), uses)]
+            return [UseGroup(tensor, ("name", tensor), uses)]
         found: dict[Key, list[Use]] = defaultdict(list)
         for use in uses:
             found[self._key(tensor, use, len(uses) > 1)].append(use)
@@ -90,14 +90,14 @@ class Evidence:
             found = {next(iter(found)): uses}
         self._join_modules(found)
         unknown = found.pop(UNKNOWN, [])
-        parts = [Group(tensor, key, members, unknown=len(members) if key[0] == STATISTIC else 0, called=self.called(members))
+        parts = [UseGroup(tensor, key, members, unknown=len(members) if key[0] == STATISTIC else 0, called=self.called(members))
                  for key, members in found.items()]
         known = next((part for part in parts if part.uses[0].role not in (STATISTIC, UNIT)), None)
         if unknown and known is not None:
             known.uses += unknown
             known.unknown = len(unknown)
         elif unknown:
-            parts.insert(0, Group(tensor, UNKNOWN, unknown, unknown=len(unknown)))
+            parts.insert(0, UseGroup(tensor, UNKNOWN, unknown, unknown=len(unknown)))
         return parts
 
     def _together(self, one: NodeProto, other: NodeProto) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from onnx import GraphProto
 
 from ..model import OnnxModel, label
-from .groups import ROLE, Evidence, Group
+from .groups import ROLE, Evidence, UseGroup
 from .placeholders import RESULT
 from .scopes import flattened, is_made_up, last_word, parent
 from .uses import UNIT, most_important
@@ -28,7 +28,7 @@ class Names:
         self._taken = _names_in(model.proto.graph) - free
         self._numbers: Counter[str] = Counter()
 
-    def give(self, parts: Sequence[Group]) -> None:
+    def give(self, parts: Sequence[UseGroup]) -> None:
         """Name the parameters of one tensor: one has the tensor's name, see `keeper`, unless that is none for a norm's numbers per channel."""
         first = keeper(parts)
         for part in parts:
@@ -38,21 +38,21 @@ class Names:
                 self.renamed[part.name] = part.tensor
             part.column = self.is_column(part) and part.name == self._as_parameter(part)
 
-    def is_column(self, part: Group) -> bool:
+    def is_column(self, part: UseGroup) -> bool:
         """A norm's numbers per channel."""
         return all(use.place is not None and (use.place, use.index) in self._columns for use in part.uses)
 
-    def _is_placed(self, part: Group) -> bool:
+    def _is_placed(self, part: UseGroup) -> bool:
         """The file says in which module the parameter is."""
         kind, said = part.key
         return (kind == "placeholder" and said != RESULT) or (kind == "module" and not said.startswith(ROLE))
 
-    def _as_parameter(self, part: Group) -> str:
+    def _as_parameter(self, part: UseGroup) -> str:
         """The usual name in its module."""
         use = part.uses[0]
         return f"{self._scopes.module(use.node) or ''}.{WORDS.get(use.role, '')}"
 
-    def after(self, part: Group) -> str:
+    def after(self, part: UseGroup) -> str:
         """A new name for a parameter, after where it is read."""
         return self.new(self._called(part))
 
@@ -65,7 +65,7 @@ class Names:
         self._taken.add(free)
         return free
 
-    def _called(self, part: Group) -> str:
+    def _called(self, part: UseGroup) -> str:
         use, (kind, said) = part.uses[0], part.key
         if kind == "name":
             return said
@@ -82,12 +82,12 @@ class Names:
         return _as_stored(f"{module}.{word}", part) if word else f"{part.tensor}.{module}"
 
 
-def keeper(parts: Sequence[Group]) -> Group:
+def keeper(parts: Sequence[UseGroup]) -> UseGroup:
     """The part that keeps the tensor's name: the parameter of that name, else the first one."""
     return next((p for p in parts if _is_own(p)), parts[0])
 
 
-def freed(model: OnnxModel, groups: Mapping[str, Sequence[Group]]) -> set[str]:
+def freed(model: OnnxModel, groups: Mapping[str, Sequence[UseGroup]]) -> set[str]:
     """Outputs of Identity nodes all of whose readers will read a parameter instead, so that the nodes may go."""
     kept = {v.name for v in model.proto.graph.output}
     moved: set[str] = set()
@@ -106,13 +106,13 @@ def freed(model: OnnxModel, groups: Mapping[str, Sequence[Group]]) -> set[str]:
     return gone
 
 
-def _is_own(part: Group) -> bool:
+def _is_own(part: UseGroup) -> bool:
     kind, said = part.key
     return any(use.place is None for use in part.uses) or part.key == ("name", part.tensor) \
         or (kind == "placeholder" and said[2:] == flattened(part.tensor)) or (kind == "module" and said.partition(ROLE)[0] == parent(part.tensor))
 
 
-def _as_stored(name: str, part: Group) -> str:
+def _as_stored(name: str, part: UseGroup) -> str:
     """What exporters fold into a MatMul is not the module's weight but its transpose."""
     use = part.uses[0]
     return f"{name}.T" if is_made_up(part.tensor) and use.node.op_type == "MatMul" and use.role == "weight" else name

@@ -14,13 +14,13 @@ from onnx import NodeProto, TensorProto
 from tileflow.system.errors import OptionError
 
 from ..model import OnnxModel
-from .groups import MATRICES, UNKNOWN, Evidence, Group, Key
+from .groups import MATRICES, UNKNOWN, Evidence, Key, UseGroup
 from .names import Names, freed
 from .patterns import matches
 from .restored import dropped_biases
 from .unread import aliases
 from .uses import Use
-from .views import View, find_views, placed
+from .views import TensorView, find_views, placed
 
 LISTED = 10
 
@@ -46,7 +46,7 @@ class Ties:
     copies: Mapping[str, str]
     renamed: Mapping[str, str]
     columns: Set[str]
-    views: Mapping[str, View]
+    views: Mapping[str, TensorView]
     restored: Mapping[str, TensorProto]
     kept: Sequence[str]
     merged: Sequence[str]
@@ -81,7 +81,7 @@ def find_ties(model: OnnxModel, tie: Sequence[str] = (), untie: Sequence[str] = 
     Raises OptionError for a pattern that changes nothing.
     """
     evidence = Evidence(model)
-    groups = {name: evidence.groups(name) if name in model.initializers else [Group(name, UNKNOWN, uses)]
+    groups = {name: evidence.groups(name) if name in model.initializers else [UseGroup(name, UNKNOWN, uses)]
               for name, uses in evidence.uses.items() if uses}
     gone = freed(model, groups)
     names = Names(model, evidence, gone)
@@ -125,16 +125,16 @@ def _restored(evidence: Evidence, names: Names) -> tuple[dict[str, TensorProto],
     return elements, dict(uses)
 
 
-def _flat(groups: Mapping[str, Sequence[Group]]) -> list[Group]:
+def _flat(groups: Mapping[str, Sequence[UseGroup]]) -> list[UseGroup]:
     return [part for parts in groups.values() for part in parts]
 
 
-def _is_unclear(part: Group) -> bool:
+def _is_unclear(part: UseGroup) -> bool:
     """Several nodes read the parameter, and the file does not say whether on purpose."""
     return part.unknown > 0 and len(part.uses) > 1 and not {use.role for use in part.uses} >= MATRICES
 
 
-def _untie(model: OnnxModel, groups: Mapping[str, list[Group]], evidence: Evidence, names: Names, patterns: Sequence[str]) -> set[str]:
+def _untie(model: OnnxModel, groups: Mapping[str, list[UseGroup]], evidence: Evidence, names: Names, patterns: Sequence[str]) -> set[str]:
     """Split the parameters that a pattern fits; their names."""
     changed = set()
     for tensor, parts in groups.items():
@@ -149,24 +149,24 @@ def _untie(model: OnnxModel, groups: Mapping[str, list[Group]], evidence: Eviden
                 if not stays or any(use.place is None for use in uses):
                     stays += uses
                 else:
-                    parts.append(Group(tensor, key, uses, called=part.called, aliases=part.aliases))
+                    parts.append(UseGroup(tensor, key, uses, called=part.called, aliases=part.aliases))
                     parts[-1].name = names.after(parts[-1])
                     changed.add(part.name)
             part.uses = stays
     return changed
 
 
-def _tie(groups: Mapping[str, list[Group]], evidence: Evidence, views: dict[str, View], patterns: Sequence[str]) -> None:
+def _tie(groups: Mapping[str, list[UseGroup]], evidence: Evidence, views: dict[str, TensorView], patterns: Sequence[str]) -> None:
     """Make one parameter of those that one pattern fits and that hold the same elements."""
     changed = set()
     for pattern in patterns:
         fitting = sorted((p for p in _flat(groups) if p.fits((pattern,)) and p.name not in views), key=lambda p: p.name != p.tensor)
-        seen: dict[object, Group] = {}
+        seen: dict[object, UseGroup] = {}
         for part in fitting:
             first = seen.setdefault(evidence.elements(part.tensor), part)
             if first is not part:
                 changed |= {first.name, part.name}
-                views[part.name] = View(first.name)
+                views[part.name] = TensorView(first.name)
     _check(patterns, changed, "tie", "that holds the same elements as another one it fits", _flat(groups))
     by_name = {p.name: p for p in _flat(groups)}
     for parts in groups.values():
@@ -181,7 +181,7 @@ def _tie(groups: Mapping[str, list[Group]], evidence: Evidence, views: dict[str,
         parts[:] = stay
 
 
-def _check(patterns: Sequence[str], changed: Set[str], option: str, what: str, parts: Sequence[Group]) -> None:
+def _check(patterns: Sequence[str], changed: Set[str], option: str, what: str, parts: Sequence[UseGroup]) -> None:
     shown = [p.called or p.name for p in parts if option != "untie" or len(p.uses) > 1]
     for pattern in patterns:
         if not any(part.name in changed and part.fits((pattern,)) for part in parts):
@@ -195,7 +195,7 @@ def listed(names: Sequence[str]) -> str:
     return (", ".join(map(str, names[:LISTED])) or "none") + more
 
 
-def _renamed(model: OnnxModel, groups: Mapping[str, Sequence[Group]], biases: Mapping[str, Sequence[Use]]) -> list[NodeProto]:
+def _renamed(model: OnnxModel, groups: Mapping[str, Sequence[UseGroup]], biases: Mapping[str, Sequence[Use]]) -> list[NodeProto]:
     """The file's nodes, reading parameters by their names; Identity nodes that stood for a parameter are left out."""
     edits: dict[int, dict[int, str]] = defaultdict(dict)
     for name, uses in biases.items():

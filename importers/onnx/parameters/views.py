@@ -5,27 +5,27 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from .groups import Evidence, Group
+from .groups import Evidence, UseGroup
 from .scopes import is_made_up
 
 
 @dataclass(frozen=True)
-class View:
+class TensorView:
     """A tensor that holds the elements of the parameter `base`, as they are or transposed."""
 
     base: str
     transposed: bool = False
 
 
-def find_views(parts: Sequence[Group], evidence: Evidence) -> Iterator[tuple[str, View]]:
+def find_views(parts: Sequence[UseGroup], evidence: Evidence) -> Iterator[tuple[str, TensorView]]:
     """Tensors whose parameter is another one's: by PyTorch's name for it, or a product's weight that is an embedding's table transposed."""
     for same in placed(parts):
         base = same[0]
         for part in same[1:]:
             turned = next((t for t in (False, True) if evidence.equal(base.tensor, part.tensor, t)), None)
             if turned is not None:
-                yield part.name, View(base.name, turned)
-    tables: dict[tuple[int, ...], list[Group]] = defaultdict(list)
+                yield part.name, TensorView(base.name, turned)
+    tables: dict[tuple[int, ...], list[UseGroup]] = defaultdict(list)
     told = {id(part) for same in placed(parts) for part in same}
     matrices = [p for p in parts if len(p.uses[0].dims) == 2 and id(p) not in told]
     for part in matrices:
@@ -35,16 +35,16 @@ def find_views(parts: Sequence[Group], evidence: Evidence) -> Iterator[tuple[str
         if part.uses[0].role == "weight":
             table = next((t for t in tables.get(part.uses[0].dims, ()) if _is_head(part, t, evidence)), None)
             if table is not None:
-                yield part.name, View(table.name, True)
+                yield part.name, TensorView(table.name, True)
 
 
-def _is_head(part: Group, table: Group, evidence: Evidence) -> bool:
+def _is_head(part: UseGroup, table: UseGroup, evidence: Evidence) -> bool:
     return part.tensor != table.tensor and not evidence.is_filled(table.tensor) and evidence.equal(table.tensor, part.tensor, True)
 
 
-def placed(parts: Iterable[Group]) -> list[list[Group]]:
+def placed(parts: Iterable[UseGroup]) -> list[list[UseGroup]]:
     """Parameters that PyTorch's metadata place in several tensors, each with its parts, one that has a name of its own first."""
-    found: dict[str, list[Group]] = defaultdict(list)
+    found: dict[str, list[UseGroup]] = defaultdict(list)
     for part in parts:
         kind, said = part.key
         if kind == "placeholder" and said.startswith("p_"):
