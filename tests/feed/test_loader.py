@@ -270,11 +270,11 @@ def test_an_epoch_ends_with_its_iterator_only():
 
 def test_a_worker_that_hangs_has_a_timeout(tmp_path: Path):
     """All end; what is read again is read by others."""
-    made = loader(row_sets.Patient(str(tmp_path / "pids"), 8), num_workers=2, timeout=2.0, shuffle=False)
+    made = loader(row_sets.Patient(str(tmp_path / "pids"), 8), num_workers=2, timeout=5.0, shuffle=False)
     for _ in range(2):
         epoch = iter(made)
         assert labels([next(epoch), next(epoch)]) == [0, 1, 2, 3] * 2
-        with pytest.raises(DataError, match=r"Worker process 0 \(pid \d+\) that reads data Patient gave nothing for 2 s \(the timeout\)"):
+        with pytest.raises(DataError, match=r"Worker process 0 \(pid \d+\) that reads data Patient gave nothing for 5 s \(the timeout\)"):
             next(epoch)
         assert made._workers is not None
         assert not any(map(is_running, made._workers.pids))
