@@ -1,8 +1,8 @@
 """The tests that a change needs: `make quick` runs them.
 
-    python tests/quick.py                    # their files, for what differs from the last commit
-    python tests/quick.py origin/main        # for what differs from another one
-    python tests/quick.py --since HEAD~3 -- -x          # and pytest's own words after --
+    python tests/quick.py                        # for what differs from the last commit
+    python tests/quick.py origin/main -- -x      # for what differs from another one; pytest's own words after --
+    python tests/quick.py --list                 # says which files that are, and runs nothing
 
 Of a changed file of the product these run: the tests in the folder of its room; and all that import it, themselves,
 through another test or helper, or through one file of the product more (`STEPS`). Further away all of the product is
@@ -69,12 +69,15 @@ def _reaching(imports: Mapping[Path, set[Path]], touched: set[Path]) -> set[Path
 
 
 def main(arguments: list[str]) -> int:
-    own, _, words = " ".join(arguments).partition("--")
-    chosen = [str(p.relative_to(ROOT)) for p in needed(changed(own.strip() or "HEAD"))]
-    if "--list" in arguments:
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    own, words = arguments[:end], arguments[end + 1:]
+    since = [word for word in own if word != "--list"] or ["HEAD"]
+    chosen = [str(p.relative_to(ROOT)) for p in needed(changed(since[0]))]
+    if "--list" in own:
         print("\n".join(chosen))
         return 0
-    return subprocess.run([sys.executable, "-m", "pytest", *ALWAYS, *chosen, *words.split()], cwd=ROOT, check=False).returncode
+    command = [sys.executable, "-m", "pytest", *ALWAYS, *chosen, *words]
+    return subprocess.run(command, cwd=ROOT, check=False).returncode
 
 
 if __name__ == "__main__":
