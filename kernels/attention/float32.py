@@ -34,7 +34,7 @@ NO_MASK, KEY_MASK, FULL_MASK = 0, 1, 2
 
 @dataclass(frozen=True)
 class AttentionSizes(Numbers):
-    """What the leaves read beside arrays, the scale of the scores and their cap: sizes, and how mask and operands lie."""
+    """What the leaves read beside arrays, the scale of scores and their cap: sizes, and how mask and operands lie."""
 
     heads: int
     group: int                    # heads per key head

@@ -87,7 +87,8 @@ def _backward_leaf(dtype: str, mask: str, capped: bool, path: cpu.Cpu) -> Leaf:
     pull = named(backward_body("f4", mask, capped, path), mask, capped, path.name)
     widened, rounded = _converters(dtype, path)
 
-    def attention_half_grad(g, q, k, v, mask, y, lse, dq, dk, dv, scratch, inner, scale, cap, s, lo, hi):  # type: ignore
+    def attention_half_grad(g, q, k, v, mask, y, lse, dq, dk, dv, scratch, inner, scale, cap, s,  # type: ignore
+                            lo, hi):
         heads, group, queries, keys, d, e = s.heads, s.group, s.queries, s.keys, s.d, s.e
         (q_b, q_h, q_t), (k_b, k_h, k_t), (v_b, v_h, v_t), (y_b, y_h, y_t) = geometry(s)
         own = OneHead(group, group, queries, keys, d, e, s.causal, 0, s.mode, 0, s.mask_h, s.mask_t)
@@ -109,8 +110,8 @@ def _backward_leaf(dtype: str, mask: str, capped: bool, path: cpu.Cpu) -> Leaf:
                 widened(queries, e, g, at_y + i * y_h, y_t, scratch, wide_g + i * queries * e)
                 widened(queries, e, y, at_y + i * y_h, y_t, scratch, wide_y + i * queries * e)
             seen, line = mask[b * s.mask_b + h * s.mask_h:], (b * heads + h) * queries
-            pull(scratch[wide_g:], scratch[wide_q:], scratch[inner:], scratch[wide_v:], seen, scratch[wide_y:], lse[line:],
-                 scratch[wide_dq:], scratch[wide_dk:], scratch[wide_dv:], scratch, scale, cap, own, 0, 1)
+            pull(scratch[wide_g:], scratch[wide_q:], scratch[inner:], scratch[wide_v:], seen, scratch[wide_y:],
+                 lse[line:], scratch[wide_dq:], scratch[wide_dk:], scratch[wide_dv:], scratch, scale, cap, own, 0, 1)
             rounded(keys, d, scratch, wide_dk, dk, at_k, k_t)
             rounded(keys, e, scratch, wide_dv, dv, at_v, v_t)
             for i in range(group):

@@ -30,5 +30,6 @@ from .panels import WeightPanels
 from .planar.product import pools
 from .problem import ConvAxis, ConvProblem
 
-__all__ = ["CHANNELS_LAST", "PLANAR", "PLANAR_WEIGHTS", "STEM", "Algorithm", "ConvAxis", "ConvProblem", "WeightGradient",
-           "WeightPanels", "algorithms", "choose", "choose_weights", "pools", "tiles", "tiles_weights", "winograd"]
+__all__ = ["CHANNELS_LAST", "PLANAR", "PLANAR_WEIGHTS", "STEM", "Algorithm", "ConvAxis", "ConvProblem",
+           "WeightGradient", "WeightPanels", "algorithms", "choose", "choose_weights", "pools", "tiles",
+           "tiles_weights", "winograd"]

@@ -24,21 +24,10 @@ def taps_within(start: int, dilation: int, kernel: int, low: int, high: int) -> 
 
 
 @register_jitable
-def rows_within(p: Any, row: int) -> int:
-    """How many taps of a column count for the windows p (`AverageWindow`) of a row."""
-    return taps_within(row * p.sh - p.top, p.dh, p.kh, p.row_low, p.row_high)
-
-
-@register_jitable
-def columns_within(p: Any, column: int) -> int:
-    """How many taps of a row count for the windows of a column."""
-    return taps_within(column * p.sw - p.left, p.dw, p.kw, p.column_low, p.column_high)
-
-
-@register_jitable
 def _counts(counts: Any, p: Any) -> None:
+    """The taps of a row that count for the windows p (`AverageWindow`) of each column."""
     for i in range(p.ow):
-        counts[i] = columns_within(p, i)
+        counts[i] = taps_within(i * p.sw - p.left, p.dw, p.kw, p.column_low, p.column_high)
 
 
 SPARE = 256 << 10
@@ -64,7 +53,7 @@ def _average_pool(dtype: str, form: FoldForm, path: cpu.Cpu) -> Leaf:
                 while at < last:
                     taps, count = p.kh, min(last, high) - at
                     if not low <= at < high:
-                        taps, count = rows_within(p, at), 1
+                        taps, count = taps_within(at * p.sh - p.top, p.dh, p.kh, p.row_low, p.row_high), 1
                     if taps != known:
                         for i in range(ow):
                             shares[i] = max(x.dtype.type(taps) * counts[i], x.dtype.type(1))
@@ -88,7 +77,7 @@ def average_pool_gradient(g: Any, dx: Any, counts: Any, shares: Any, row: Any, p
         for i in range(h * w):
             target[i] = 0
         for oy in range(p.oh):
-            rows = g.dtype.type(rows_within(p, oy))
+            rows = g.dtype.type(taps_within(oy * p.sh - p.top, p.dh, p.kh, p.row_low, p.row_high))
             gradient = g[plane, oy * ow:(oy + 1) * ow]
             for i in range(ow):
                 shares[i] = gradient[i] / max(rows * counts[i], g.dtype.type(1))
@@ -131,7 +120,7 @@ def _gradient_planes(dtype: str, form: FoldForm, path: cpu.Cpu) -> Leaf:
                 if row < 0 or row >= h + (kh - 1) * p.dh:              # a window of padding alone
                     continue
                 if not low <= oy < high:
-                    taps = g.dtype.type(rows_within(p, oy))
+                    taps = g.dtype.type(taps_within(oy * p.sh - p.top, p.dh, p.kh, p.row_low, p.row_high))
                 gradient = g[plane, oy * ow:(oy + 1) * ow]
                 for i in range(ow):
                     shares[i] = gradient[i] / max(taps * counts[i], g.dtype.type(1))

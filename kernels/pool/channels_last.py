@@ -20,7 +20,7 @@ from ..machine.inner import register_jitable
 from ..machine.leaf import Leaf
 from ..machine.places import address_of, within
 from ..streamed import own_form
-from .average import columns_within, rows_within
+from .average import taps_within
 from .planar import AverageWindow, PoolWindow
 
 NOBODY = 255
@@ -285,9 +285,10 @@ def _average_gradient(dtype: str, path: cpu.Cpu) -> Leaf:
 def _window_counts(counts: Any, p: Any) -> None:
     """How many taps of each window count, at least 1."""
     for oy in range(p.oh):
-        rows = rows_within(p, oy)
+        rows = taps_within(oy * p.sh - p.top, p.dh, p.kh, p.row_low, p.row_high)
         for ox in range(p.ow):
-            counts[oy * p.ow + ox] = max(1, rows * columns_within(p, ox))
+            columns = taps_within(ox * p.sw - p.left, p.dw, p.kw, p.column_low, p.column_high)
+            counts[oy * p.ow + ox] = max(1, rows * columns)
 
 
 @functools.cache

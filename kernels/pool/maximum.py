@@ -225,9 +225,8 @@ def _spread(dtype: str, path: cpu.Cpu) -> Any:
     pairs = as_intrinsic(f"tileflow_pairs_{dtype}_{path.name}", "count, x, even, odd", path, _pairs(dtype, path))
 
     @register_jitable
-    def spread(source: Any, target: Any, p: Any, phase: int) -> None:
+    def spread(source: Any, target: Any, w: int, left: int, sw: int, phase: int) -> None:
         """Element i of a row to place (i + left) // sw of phase (i + left) % sw."""
-        w, left, sw = p.w, p.left, p.sw
         if sw == 1:
             put = target[left:left + w]
             for j in range(w):
@@ -247,10 +246,10 @@ def _spread(dtype: str, path: cpu.Cpu) -> Any:
 
 
 @register_jitable
-def _places(places: Any, p: Any, down: int, across: int) -> None:
+def _places(places: Any, kw: int, down: int, across: int) -> None:
     """How far behind the first tap of its window each tap lies; `down` and `across` lead to the next row and column."""
     for t in range(places.shape[0]):
-        places[t] = t // p.kw * p.dh * down + t % p.kw * p.dw * across
+        places[t] = t // kw * down + t % kw * across
 
 
 @functools.cache
@@ -291,7 +290,8 @@ def _max_winners(dtype: str, code: str, path: cpu.Cpu) -> Leaf:
                 last = min(first + band, oh)
                 low, high = max(0, first * sh - top), min(h, (last - 1) * sh - top + (kh - 1) * dh + 1)
                 for r in range(low, high):
-                    spread(x[plane, r * w:(r + 1) * w], rows[(r - low) * step:(r - low + 1) * step], p, phase)
+                    row = rows[(r - low) * step:(r - low + 1) * step]
+                    spread(x[plane, r * w:(r + 1) * w], row, w, p.left, p.sw, phase)
                 for oy in range(first, last):
                     start, t0, t1 = oy * sh - top, 0, kh
                     if start < 0 or start + (kh - 1) * dh >= h:
@@ -344,7 +344,7 @@ def _unpool(dtype: str, code: str) -> Leaf:
     def max_unpool(g, where, dx, places, p):  # type: ignore[no-untyped-def]
         """dx = the sum of the gradients of the windows that each element has won, in their row-major order."""
         h, w, ow, sw = p.h, p.w, p.ow, p.sw
-        _places(places, p, w, 1)
+        _places(places, p.kw, p.dh * w, p.dw)
         for plane in range(dx.shape[0]):
             target = dx[plane]
             for i in range(h * w):
@@ -387,7 +387,7 @@ def _indices(code: str) -> Leaf:
     def winner_places(where, indices, places, down, across, p, lo):  # type: ignore[no-untyped-def]
         """Winners as places in the whole tensor, -1 where a window lies in the padding."""
         ow = p.ow
-        _places(places, p, down, across)
+        _places(places, p.kw, p.dh * down, p.dw * across)
         for plane in range(indices.shape[0]):
             for oy in range(p.oh):
                 winner, found = where[plane, oy * ow:(oy + 1) * ow], indices[plane, oy * ow:(oy + 1) * ow]

@@ -155,7 +155,7 @@ def columns(kind: str, dtype: str, known: int, path: cpu.Cpu) -> Any:
     """
     size, down, fewer = itemsize(dtype), fold(kind, dtype, known, 1, path), fold(kind, dtype, 0, 1, path)
 
-    @register_jitable
+    @register_jitable(inline="always")                    # a call for each band would hand over all of p on the stack
     def columns(x: int, rows: Any, first: int, last: int, low: int, high: int, pitch: int, p: Any,
                 nothing: float) -> None:
         w, row, apart = p.w, first, p.dh * p.w * size
