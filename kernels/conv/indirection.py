@@ -12,7 +12,7 @@ from ..machine.places import within
 
 SIZE, OUT, TAPS, IN_STEP, OUT_STEP, BASE, TAP_STEP = range(7)
 AXIS = 7
-"""The numbers of an axis (`problem.Axis`); those of axis a begin at a * AXIS."""
+"""The numbers of an axis (`problem.ConvAxis`); those of axis a begin at a * AXIS."""
 
 
 @register_jitable
