@@ -162,17 +162,13 @@ def part_forms(program: Program, setting: PassSetting,
 
 
 def fused(graph: Graph, setting: PassSetting, watched: bool = False) -> Graph:
-    """The graph with operators put together that run as one, in its regions first. watched: every operator is looked at, so none is put together
-    but in a part that writes."""
-    inner = replace(setting, wanted=(), writes=False)
-    graph = with_inside(graph, partial(fused_region, setting=inner, watched=watched))
+    """The graph with operators put together that run as one, in its regions first.
+
+    watched: every operator is looked at, so none is put together but in a part that writes, and regions stay as they are.
+    """
+    if not watched:
+        graph = with_inside(graph, partial(fused, setting=replace(setting, wanted=(), writes=False)))
     return through(graph, WATCHED if watched and not setting.writes else FUSION, setting)
-
-
-def fused_region(graph: Graph, setting: PassSetting, watched: bool) -> Graph:
-    """What is in a region likewise; there nothing is judged."""
-    graph = with_inside(graph, partial(fused_region, setting=setting, watched=watched))
-    return graph if watched else through(graph, FUSION, setting)
 
 
 def _rematerialised(program: Program) -> Program:
