@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tileflow.graph import HALVES, HIGHEST_RANK, OPS, Op, type_of
-from tileflow.memory import budget as memory
+from tileflow.memory import budget
 from tileflow.ops.cast import Cast
 from tileflow.ops.elementwise import Elementwise
 from tileflow.ops.shape import Split, normal_axis
@@ -47,7 +47,7 @@ def fits(site: Site, shape: Sequence[int] | np.ndarray, dtype: np.dtype) -> tupl
     if any(n < 0 for n in sizes):
         raise ModelError(f"{site.title} gives the shape {_shown(sizes)}, and sizes cannot be negative")
     _claim(site, sizes, dtype)
-    memory.require(math.prod(sizes) * dtype.itemsize, f"The constant of shape {list(sizes)} that {site.title} gives",
+    budget.require(math.prod(sizes) * dtype.itemsize, f"The constant of shape {list(sizes)} that {site.title} gives",
                    "export the model with smaller sizes")
     return sizes
 

@@ -11,7 +11,7 @@ from onnx import GraphProto, NodeProto
 import tileflow.ops  # noqa: F401  (fills the registry)
 from tileflow.graph import OPS, Graph, TensorType, Value, type_of, verify
 from tileflow.graph.collector import without_collector
-from tileflow.memory import budget as memory
+from tileflow.memory import budget
 from tileflow.system.errors import ModelError, ShapeError, TileflowError, UnsupportedError
 from tileflow.system.text import one_line
 
@@ -93,7 +93,7 @@ def import_graph(model: OnnxModel, *, dims: Mapping[str, int] | None = None, bat
     """
     told = resolved(model, tie, untie)
     needed = sum(elements_bytes(t) for t in told.tensors.values())
-    memory.require(needed, f"{model.where}: its weights and constants", "use a smaller model, or a machine with more memory")
+    budget.require(needed, f"{model.where}: its weights and constants", "use a smaller model, or a machine with more memory")
     types = {**dict(input_types or {}), **{name: type_of(np.asarray(a)) for name, a in (values or {}).items()}}
     binding = _bound(told, dims, batch, types, float_dtype)
     first = None

@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 from onnx import ModelProto
 
 from tileflow.graph.collector import without_collector
-from tileflow.memory import budget as memory
+from tileflow.memory import budget
 from tileflow.system.errors import ModelError
 from tileflow.system.reading import open_regular
 from tileflow.system.text import one_line
@@ -82,7 +82,7 @@ def _read(path: Path) -> bytes:
             raise ModelError(f"{path} is empty: export or download the model again.")
         if status.st_size > PROTOBUF_LIMIT:
             raise ModelError(f"{path} has {status.st_size} bytes and ONNX files end at 2 GiB: save the model with external data.")
-        memory.require(2 * status.st_size, str(path), "close other programs, or use a machine with more memory")
+        budget.require(2 * status.st_size, str(path), "close other programs, or use a machine with more memory")
         with open_regular(path) as file:
             return file.read()
     except FileNotFoundError:

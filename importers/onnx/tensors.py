@@ -10,7 +10,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensor
 
 from tileflow.graph import CODES, HIGHEST_RANK, NARROW
 from tileflow.graph.types import packing
-from tileflow.memory import budget as memory
+from tileflow.memory import budget
 from tileflow.system.errors import ModelError, UnsupportedError
 from tileflow.system.text import one_line
 
@@ -275,7 +275,7 @@ def sparse_array(sparse: SparseTensorProto, folders: Sequence[Path], where: str)
     limits = np.array(dims if indices.ndim == 2 else (math.prod(dims),), np.int64)
     if ((indices.reshape(count, -1) < 0) | (indices.reshape(count, -1) >= limits)).any():
         raise ModelError(f"{name} has indices outside of its shape {list(dims)}; export the model again")
-    memory.require(math.prod(dims) * values.itemsize, name, "use a smaller model, or a machine with more memory")
+    budget.require(math.prod(dims) * values.itemsize, name, "use a smaller model, or a machine with more memory")
     dense = np.zeros(dims, values.dtype)
     if indices.ndim == 1:
         dense.reshape(-1)[indices] = values

@@ -10,7 +10,7 @@ import numpy as np
 from ..feed.items import Stream
 from ..graph import TensorType, kind_of
 from ..importers.onnx import DynamicOperandError
-from ..memory import budget as memory
+from ..memory import budget
 from ..options.options import Options
 from ..runtime.data import Data, DataLoader, Dataset, check_given, open_data
 from ..runtime.executable import Host, Progress
@@ -77,7 +77,7 @@ def infer(model: Modelish, options: Options | None = None, *, data: Any = None, 
         counts.append(len(batch[0]))
         if len(parts) == 1 and loader.rows is not None:           # all parts, and then what they are joined to
             nbytes = sum(a.nbytes for a in parts[0] if isinstance(a, np.ndarray))
-            memory.require(2 * len(loader) * nbytes, f"What the model gives for {len(dataset):,} rows", "run it on fewer rows at a time")
+            budget.require(2 * len(loader) * nbytes, f"What the model gives for {len(dataset):,} rows", "run it on fewer rows at a time")
     rows = len(dataset) if filled else sum(counts)
     joined = {name: _joined(name, [p[i] for p in parts], counts, rows, not whole) for i, name in enumerate(model_.output_names)}
     return _told(joined, counts, rows, keys, say)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..kernels.machine import limits, share
-from ..memory import budget as memory
+from ..memory import budget
 from ..options.options import DEFAULTS, Options, default_options
 from ..system.environment import obstacle
 from ..system.errors import OptionError
@@ -135,7 +135,7 @@ def _cache(found: Examination) -> None:
         return
     size, files = _size(root)
     others = [path for path in root.glob("kernels-*") if path != current] if root.is_dir() else []
-    found.facts.append(("kernel cache", f"{root}, {memory.size(size)} in {files} files"
+    found.facts.append(("kernel cache", f"{root}, {budget.size(size)} in {files} files"
                         + (f", {len(others)} folders of other versions" if others else "") + f"; clear it by deleting {root}"))
     if hurt := cache.damaged():
         found.facts.append(("damaged kernels", f"{len(hurt)} of {current.name}, deleted and compiled anew when they are needed next"))
@@ -148,7 +148,7 @@ def _cache(found: Examination) -> None:
         return
     free = shutil.disk_usage(current).free
     if free < LOW_DISK:
-        found.problems.append(Problem(f"the disk of the kernel cache has {memory.size(free)} left.",
+        found.problems.append(Problem(f"the disk of the kernel cache has {budget.size(free)} left.",
                                       f"free some space (clear the cache by deleting {root}) or set TILEFLOW_CACHE_DIR."))
 
 
@@ -190,9 +190,9 @@ def _kernels(found: Examination) -> None:
 def _memory(found: Examination) -> None:
     room = limits.memory()
     free = None if room is None else room.nbytes
-    found.facts.append(("memory", "unknown" if room is None else f"{memory.size(room.nbytes)} available ({room.limit})"))
+    found.facts.append(("memory", "unknown" if room is None else f"{budget.size(room.nbytes)} available ({room.limit})"))
     if free is not None and free < LOW_MEMORY:
-        found.problems.append(Problem(f"only {memory.size(free)} of memory are available.", "close other programs or lower micro_batch_size."))
+        found.problems.append(Problem(f"only {budget.size(free)} of memory are available.", "close other programs or lower micro_batch_size."))
 
 
 def _options(found: Examination) -> None:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from ..memory import budget as memory
+from ..memory import budget
 
 _generator = np.random.Generator(np.random.Philox(key=0))
 _skipped = False
@@ -50,7 +50,7 @@ def kaiming_normal(shape: tuple[int, ...], fan: int) -> np.ndarray:
 
 
 def _require(shape: tuple[int, ...], nbytes: int) -> None:
-    memory.require(nbytes * math.prod(shape), f"Drawing weights of shape {list(shape)}", "make the layer smaller")
+    budget.require(nbytes * math.prod(shape), f"Drawing weights of shape {list(shape)}", "make the layer smaller")
 
 
 def _nothing(shape: tuple[int, ...]) -> np.ndarray:

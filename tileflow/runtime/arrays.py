@@ -7,7 +7,7 @@ import numpy as np
 
 from ..feed.items import array_of
 from ..graph import CODES, kind_of
-from ..memory import budget as memory
+from ..memory import budget
 from ..system.errors import TypeMismatchError
 
 
@@ -24,7 +24,7 @@ def as_array(value: Any, dtype: str | None, what: str) -> np.ndarray:
     if array.dtype != target:
         if kind_of(array.dtype) != kind_of(target) and not (array.dtype.kind in "iu" and target.kind in "iu"):
             raise TypeMismatchError(f"Data type mismatch for {what}: expected {target} but got {array.dtype}.")
-        memory.require(array.size * target.itemsize, f"The conversion of {what} to {target}",
+        budget.require(array.size * target.itemsize, f"The conversion of {what} to {target}",
                        f"give it as {target}, or give fewer rows")
         if array.dtype.kind in "iu" and not np.can_cast(array.dtype, target):
             _check_whole(array, target, what)
@@ -34,7 +34,7 @@ def as_array(value: Any, dtype: str | None, what: str) -> np.ndarray:
         if narrowed:
             _check_reach(given, array, what)
     if not array.flags.c_contiguous:
-        memory.require(array.nbytes, f"A copy of {what} in row-major order",
+        budget.require(array.nbytes, f"A copy of {what} in row-major order",
                        "give it in row-major order (np.ascontiguousarray), or give fewer rows")
     return np.ascontiguousarray(array).reshape(array.shape)
 

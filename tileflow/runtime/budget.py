@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from ..lower.plan import Plan
-from ..memory import budget as memory
+from ..memory import budget
 from ..memory.alignment import room
 from ..program.schedule import atomic, per
 from ..state import Session
@@ -35,5 +35,5 @@ def require(plan: Plan, session: Session, final: frozenset[str] = frozenset()) -
     levers = "micro_batch_size (gradient_accumulation makes up for it)" if training else "micro_batch_size"
     if plan.program.batching.device_iterations > 1:
         levers += " or device_iterations"
-    memory.require_parts(needs(plan, session, final), "The training program" if training else "The program",
+    budget.require_parts(needs(plan, session, final), "The training program" if training else "The program",
                          f"lower {levers}, or give the model smaller inputs")

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, NamedTuple
 import ml_dtypes  # noqa: F401  (teaches NumPy the name bfloat16)
 import numpy as np
 
-from ..memory import budget as memory
+from ..memory import budget
 from ..system.errors import CheckpointError
 from ..system.files import atomic_write
 from ..system.reading import open_regular
@@ -99,7 +99,7 @@ def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
             header, found, digest = _read_header(where, file, size)
             start = file.tell()
             metadata = _metadata(where, header)
-            memory.require(size, f"Checkpoint {where}", "close other programs, or train on a machine with more memory")
+            budget.require(size, f"Checkpoint {where}", "close other programs, or train on a machine with more memory")
             tensors = {}
             for entry in _entries(where, header, size - start):
                 raw, tensors[entry.name] = _read_tensor(where, file, start, entry)

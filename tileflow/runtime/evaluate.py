@@ -12,7 +12,7 @@ from ..compiler import CompileOptions
 from ..feed.items import Stream
 from ..graph import Builder, Graph, TensorType, Value
 from ..loss import IdentityLoss, Loss
-from ..memory import budget as memory
+from ..memory import budget
 from ..metrics import Collector
 from ..metrics.named import Function
 from ..options.options import Options
@@ -99,7 +99,7 @@ class Evaluator:
             weight += float(weights[:real].sum())
             collector.update(output[:real], batch[-1][:real] if data.label is not None else np.zeros((real, 0)))
             if seen == real and loader.rows is not None:                 # after the first batch: what is kept of all, and joined
-                memory.require(2 * len(loader) * collector.held, f"Measuring {', '.join(collector.metrics)} on {len(data):,} rows",
+                budget.require(2 * len(loader) * collector.held, f"Measuring {', '.join(collector.metrics)} on {len(data):,} rows",
                                "leave out auc and functions of all rows, or measure on fewer rows")
             if self.stop is not None and self.stop():
                 return None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..graph import TensorType, Value
-from ..memory import budget as memory
+from ..memory import budget
 from ..memory.alignment import aligned
 
 HELD = 1 << 13
@@ -71,7 +71,7 @@ class Ports:
 
     def open(self, moved: dict[str, int], clear: bool) -> list[np.ndarray]:
         """Memory for the outputs, whose addresses join `moved` where it is new. `clear`: what a call does not write shall be zero."""
-        memory.require(self.returned, "What a call returns", "lower device_iterations or micro_batch_size")
+        budget.require(self.returned, "What a call returns", "lower device_iterations or micro_batch_size")
         results = []
         for port in self.outputs:
             held = port.held

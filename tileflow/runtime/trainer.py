@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..graph.types import kind_of
-from ..memory import budget as memory
+from ..memory import budget
 from ..metrics import accuracy_counts
 from ..metrics.named import Function, name_of
 from ..optim import remembered
@@ -442,7 +442,7 @@ class Trainer:
             raise CheckpointError(f"{path} says that {at.updates_in_epoch:,} updates of its epoch are done, and an epoch of this run has "
                                   f"{self.schedule.length:,}; restore it from a copy or train anew.")
         missing = at.updates - tensors.get(RATES, np.zeros(0)).size
-        memory.require(sys.getsizeof(0.0) * max(0, missing), f"The learning rates of the {at.updates:,} updates that {path} tells of",
+        budget.require(sys.getsizeof(0.0) * max(0, missing), f"The learning rates of the {at.updates:,} updates that {path} tells of",
                        "restore it from a copy or train anew")
         self.session.assigned[LOSS_SCALE] = loss_scaling(made)
         tensors.setdefault(LOSS_SCALE, np.array(loss_scaling(made), np.float32))              # older files have no such state

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from ..graph import State, check_reach
-from ..memory import budget as memory
+from ..memory import budget
 from ..memory.alignment import aligned, room
 from ..system.errors import CheckpointError, OptionError
 from .turns import Turn
@@ -135,7 +135,7 @@ class Session:
     def snapshot(self, *kinds: str) -> dict[str, np.ndarray]:
         """Copies of the states of these kinds (by default of all that a checkpoint must hold), all after the same whole update."""
         names = self.names(*(kinds or LASTING))
-        memory.require(sum(self._arrays[n].nbytes for n in names), "A copy of the weights", "close other programs")
+        budget.require(sum(self._arrays[n].nbytes for n in names), "A copy of the weights", "close other programs")
         return self.turn.hold(lambda: {n: self._arrays[n].copy() for n in names})
 
     def restore(self, tensors: Mapping[str, np.ndarray], *, updates: int, micro_batches: int) -> None:

@@ -5,7 +5,7 @@ import io
 
 import numpy as np
 
-from tileflow.memory import budget as memory
+from tileflow.memory import budget
 from tileflow.system.errors import DataError, UnsupportedError
 
 from .registry import Attributes, Datum, hosted
@@ -25,7 +25,7 @@ def image_decoder(attrs: Attributes, encoded: np.ndarray) -> list[Datum]:
         raise UnsupportedError(f"{attrs.title} has the pixel_format {wanted!r}; there are {', '.join(FORMATS)}")
     try:
         with Image.open(io.BytesIO(encoded.tobytes())) as image:
-            memory.require(4 * image.width * image.height, f"The image that {attrs.title} decodes", "give a smaller one")
+            budget.require(4 * image.width * image.height, f"The image that {attrs.title} decodes", "give a smaller one")
             pixels = np.asarray(image.convert(FORMATS[wanted]))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise DataError(f"{attrs.title} gets bytes that are no image ({error})") from None

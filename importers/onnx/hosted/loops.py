@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tileflow.memory import budget as memory
+from tileflow.memory import budget
 from tileflow.system.errors import ModelError, ShapeError, UnsupportedError
 
 from .registry import Attributes, Datum, hosted
@@ -48,7 +48,7 @@ def _stacked(attrs: Attributes, rows: list[np.ndarray], port: Any, axis: int = 0
         return np.zeros((*dims[:axis], 0, *dims[axis:]), declared_dtype(port.dtype))
     if any(row.shape != rows[0].shape for row in rows):
         raise ShapeError(f"{attrs.title} gives rows of several shapes as its output {port.name}; they must be one, or a sequence")
-    memory.require(len(rows) * rows[0].nbytes, f"What {attrs.title} gives as {port.name}", "make fewer turns")
+    budget.require(len(rows) * rows[0].nbytes, f"What {attrs.title} gives as {port.name}", "make fewer turns")
     return np.stack(rows, axis=axis)
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tileflow.memory import budget as memory
+from tileflow.memory import budget
 from tileflow.system.errors import ShapeError
 
 from .registry import Attributes, Datum, hosted
@@ -12,7 +12,7 @@ from .registry import Attributes, Datum, hosted
 @hosted("NonZero")
 def nonzero(attrs: Attributes, x: np.ndarray) -> list[Datum]:
     """Indices of what is not zero, [rank, count], in row-major order; a number counts as one element of one dimension."""
-    memory.require(8 * max(x.ndim, 1) * x.size, f"What {attrs.title} may find", "give it fewer elements")
+    budget.require(8 * max(x.ndim, 1) * x.size, f"What {attrs.title} may find", "give it fewer elements")
     return [np.stack(np.nonzero(np.atleast_1d(x))).astype(np.int64, copy=False)]
 
 
@@ -34,7 +34,7 @@ def unique(attrs: Attributes, x: np.ndarray) -> list[Datum]:
     data = x.astype(np.str_) if texts else x
     if axis is None:
         data, axis = data.reshape(-1), 0
-    memory.require(4 * 8 * data.shape[axis] + 2 * data.nbytes, f"What {attrs.title} finds", "give it fewer elements")
+    budget.require(4 * 8 * data.shape[axis] + 2 * data.nbytes, f"What {attrs.title} finds", "give it fewer elements")
     if data.ndim == 1:
         values, first, which, counts = np.unique(data, return_index=True, return_inverse=True, return_counts=True)
     else:

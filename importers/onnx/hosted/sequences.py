@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tileflow.graph import HIGHEST_RANK
-from tileflow.memory import budget as memory
+from tileflow.memory import budget
 from tileflow.system.errors import DataError, ShapeError
 
 from .registry import Attributes, Datum, hosted
@@ -85,7 +85,7 @@ def split_to_sequence(attrs: Attributes, x: np.ndarray, sizes: np.ndarray | None
 def concat_from_sequence(attrs: Attributes, sequence: list[Datum]) -> list[Datum]:
     if not sequence:
         raise DataError(f"{attrs.title} joins a sequence that is empty, so that there is no type to make")
-    memory.require(sum(a.nbytes for a in sequence), f"What {attrs.title} joins", "give it shorter sequences")
+    budget.require(sum(a.nbytes for a in sequence), f"What {attrs.title} joins", "give it shorter sequences")
     if attrs.get("new_axis", 0) and sequence[0].ndim >= HIGHEST_RANK:
         raise ShapeError(f"{attrs.title} gives a tensor of {sequence[0].ndim + 1} dimensions; tileflow's tensors have up to {HIGHEST_RANK}")
     return [(np.stack if attrs.get("new_axis", 0) else np.concatenate)(sequence, axis=attrs["axis"])]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from tileflow.memory import budget as memory
+from tileflow.memory import budget
 from tileflow.system.errors import DataError, ShapeError, TypeMismatchError, UnsupportedError
 from tileflow.system.text import one_line
 
@@ -41,7 +41,7 @@ def string_split(attrs: Attributes, x: np.ndarray) -> list[Datum]:
     most = attrs.get("maxsplit")
     parts = [text.split(attrs.get("delimiter") or None, -1 if most is None else most) for text in texts(x).reshape(-1)]
     longest = max(map(len, parts), default=0)
-    memory.require(8 * len(parts) * longest, f"What {attrs.title} splits texts into", "give it fewer or shorter texts")
+    budget.require(8 * len(parts) * longest, f"What {attrs.title} splits texts into", "give it fewer or shorter texts")
     result = np.full((len(parts), longest), "", object)
     for row, found in zip(result, parts, strict=True):
         row[:len(found)] = found
@@ -138,7 +138,7 @@ def _check_growth(name: str, attrs: Attributes, operands: tuple[Datum, ...]) -> 
     if name not in ("Expand", "Tile"):
         return
     x, sizes = operands[0], [max(int(n), 1) for n in operands[1].reshape(-1)]
-    memory.require(8 * x.size * math.prod(sizes), f"What {attrs.title} gives", "choose smaller sizes")
+    budget.require(8 * x.size * math.prod(sizes), f"What {attrs.title} gives", "choose smaller sizes")
 
 
 for _name in MOVES:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tileflow.memory import budget as memory
+from tileflow.memory import budget
 from tileflow.system.errors import ModelError, ShapeError
 
 from .patterns import matcher
@@ -28,7 +28,7 @@ def tfidf_vectorizer(attrs: Attributes, x: np.ndarray) -> list[Datum]:
         raise ShapeError(f"{attrs.title} takes [C] or [rows, C], and has {list(x.shape)}")
     known, width = _ngrams(attrs)
     rows = x.reshape(1, -1) if x.ndim < 2 else x
-    memory.require(4 * len(rows) * width, f"What {attrs.title} counts", "give it fewer rows")
+    budget.require(4 * len(rows) * width, f"What {attrs.title} counts", "give it fewer rows")
     counts = np.zeros((len(rows), width), np.float32)
     least, most = attrs["min_gram_length"], attrs["max_gram_length"]
     for row, count in zip(rows.tolist(), counts, strict=True):

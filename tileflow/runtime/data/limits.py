@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...graph import HIGHEST_RANK
-from ...memory import budget as memory
+from ...memory import budget
 from ...system.errors import DataError
 from ...system.text import one_line
 
@@ -25,7 +25,7 @@ def check_size(what: str, claimed: int, stored: int, ratio: int | None = 1) -> N
     """
     if ratio is not None and claimed > stored * ratio:
         raise DataError(f"{what} claims {claimed:,} bytes of data but stores only {stored:,}; it is cut short or damaged.")
-    memory.require(claimed, what, "use .npy files, which are read from disk as needed, or fewer rows")
+    budget.require(claimed, what, "use .npy files, which are read from disk as needed, or fewer rows")
 
 
 def check_shape(what: str, shape: Sequence[Any], itemsize: int) -> None:

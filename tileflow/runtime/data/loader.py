@@ -13,7 +13,7 @@ import numpy as np
 from ...feed.ahead import ahead
 from ...feed.items import Batch, Collate, Items, Stream, Whole, collate, is_by_number, is_one_by_one, joined, part, rows_of
 from ...feed.workers import Abandoned, Workers
-from ...memory import budget as memory
+from ...memory import budget
 from ...options.options import Options
 from ...system.errors import DataError, OptionError
 from ...system.text import one_line
@@ -243,7 +243,7 @@ class DataLoader:
         if self._workers is None or not self._workers.are_open:
             if isinstance(self.dataset, Dataset):
                 what = f"A copy of data {self.name} for each of {self.num_workers} worker processes"
-                memory.require(self.num_workers * self.dataset.held_bytes, what, "leave num_workers at 0: arrays need no help")
+                budget.require(self.num_workers * self.dataset.held_bytes, what, "leave num_workers at 0: arrays need no help")
             self._workers = Workers(self._reader, self.num_workers, one_line(self.name), self.worker_init_fn, self.timeout)
         return self._workers
 
@@ -362,7 +362,7 @@ class DataLoader:
         batches = self.options.prefetch + 2 + IN_FLIGHT * self.num_workers
         row = sum(math.prod(field.sample) * field.dtype.itemsize for field in self.dataset.tensors)
         what = f"Holding {batches} batches of {self.combined_batch_size:,} rows of data {self.dataset.name}"
-        memory.require(batches * self.combined_batch_size * row, what, "lower micro_batch_size, device_iterations, prefetch or num_workers")
+        budget.require(batches * self.combined_batch_size * row, what, "lower micro_batch_size, device_iterations, prefetch or num_workers")
 
     def _check_remainder(self, asked: bool) -> None:
         rows, size, o = self.rows, self.combined_batch_size, self.options

@@ -13,7 +13,7 @@ from typing import TextIO
 
 import numpy as np
 
-from ...memory import budget as memory
+from ...memory import budget
 from ...system.errors import DataError
 from ...system.reading import open_regular, open_text
 
@@ -56,7 +56,7 @@ def read_table(path: Path, label_of: Callable[[tuple[str, ...]], int | None],
     """
     try:
         cells_in_all = _count_cells(path)
-        memory.require(COPIES * 8 * cells_in_all, f"Table {path}", "use .npy files, which are read from disk as needed, or fewer rows")
+        budget.require(COPIES * 8 * cells_in_all, f"Table {path}", "use .npy files, which are read from disk as needed, or fewer rows")
         with open_text(path, "utf-8-sig", newline="") as file:
             first = file.readline(LONGEST_LINE)
             if len(first) == LONGEST_LINE:
@@ -72,7 +72,7 @@ def read_table(path: Path, label_of: Callable[[tuple[str, ...]], int | None],
         words = None
         if values is None or values.shape[1] != len(columns):
             numbers = sorted({*inputs_of(columns)} - {label})
-            memory.require(NUMBER * cells_in_all, f"Table {path}, read cell by cell,", "use .npy files, or fewer rows")
+            budget.require(NUMBER * cells_in_all, f"Table {path}, read cell by cell,", "use .npy files, or fewer rows")
             words = None if label is None else _words(_lines(path, delimiter, len(columns), header), label)
             if words is not None and len(columns) > 1:
                 with open_text(path, "utf-8-sig", newline="") as file:
@@ -100,7 +100,7 @@ def has_names(columns: tuple[str, ...]) -> bool:
 def _count_cells(path: Path) -> int:
     """At most how many cells a file has, counted without keeping it."""
     with open_regular(path) as file:
-        if 4 * COPIES * os.fstat(file.fileno()).st_size < memory.SMALL:          # a cell has two bytes at least
+        if 4 * COPIES * os.fstat(file.fileno()).st_size < budget.SMALL:          # a cell has two bytes at least
             return 0
         return sum(part.count(b"\n") + max(part.count(d.encode()) for d in DELIMITERS) for part in iter(lambda: file.read(1 << 20), b""))
 

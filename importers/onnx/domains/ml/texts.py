@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from onnx import FunctionProto, NodeProto, TensorProto, helper
 
-from tileflow.memory import budget as memory
+from tileflow.memory import budget
 from tileflow.system.errors import DataError, ModelError
 
 from ...functions import stands_for
@@ -62,7 +62,7 @@ def label_encoder(attrs: Attributes, x: np.ndarray) -> list[Datum]:
 def one_hot_encoder(attrs: Attributes, x: np.ndarray) -> list[Datum]:
     """A dimension more: 1 at the place of each text's category."""
     places = {text: i for i, text in enumerate(attrs.get("cats_strings") or [])}
-    memory.require(4 * x.size * len(places), f"What {attrs.title} gives", "give it fewer rows")
+    budget.require(4 * x.size * len(places), f"What {attrs.title} gives", "give it fewer rows")
     y = np.zeros((x.size, len(places)), np.float32)
     for row, text in zip(y, x.reshape(-1).tolist(), strict=True):
         if text in places:
@@ -121,7 +121,7 @@ def cast_map(attrs: Attributes, x: Mapping[int, Any]) -> list[Datum]:
     if attrs.get("map_form", "DENSE") == "DENSE":
         return [_array([to(x[key]) for key in sorted(x)], dtype).reshape(1, -1)]
     width = attrs.get("max_map", 1)
-    memory.require(8 * max(width, 0), f"What {attrs.title} gives", "export it with fewer columns")
+    budget.require(8 * max(width, 0), f"What {attrs.title} gives", "export it with fewer columns")
     row = _array(["" if dtype is object else 0] * max(width, 0), dtype)
     for key, value in x.items():
         if 0 <= key < width:
