@@ -23,7 +23,7 @@ from .isa.half import narrow_rows, widen_rows
 from .machine.call import Call, In, Out, Work
 from .machine.inner import register_jitable
 from .machine.leaf import Leaf, from_lines
-from .machine.places import address_of
+from .machine.places import address_of, shaped
 
 ROOM = 4096
 """float32 numbers of scratch that rows share: with what is read and written beside them they stay in the first-level cache."""
@@ -104,7 +104,7 @@ def own_form(make: Callable[[tuple[str, ...]], Leaf], arrays: Sequence[int], spa
 @functools.cache
 def _leaf(leaf: Leaf, kinds: tuple[str, ...], path: cpu.Cpu) -> Leaf:
     """The leaf with the parameters (those with words) of these kinds in 16-bit memory: "<b2" one that is read, ">f2" one that is written."""
-    names: dict[str, Any] = {"address_of": address_of, "body": _body(leaf)}
+    names: dict[str, Any] = {"address_of": address_of, "shaped": shaped, "body": _body(leaf)}
     names |= {f"widen_{t}": widen_rows(t) for t in {k[1:] for k in kinds if k}} | {f"narrow_{t}": narrow_rows(t) for t in {k[1:] for k in kinds if k}}
     left = iter(kinds)
     kind_of = [next(left) if p.words else "" for p in leaf.parameters]
@@ -118,7 +118,7 @@ def _leaf(leaf: Leaf, kinds: tuple[str, ...], path: cpu.Cpu) -> Leaf:
             size = " * ".join(f"{name}.shape[{d}]" for d in range(1, p.ndim)) or "1"
             shape = ", ".join(["height", *(f"{name}.shape[{d}]" for d in range(1, p.ndim))])
             at = " + ".join([*(f"step * n{k}" for k in offset), "0"])
-            first += [f"n{i} = {size}", f"v{i} = scratch[{at}:{at} + height * n{i}].reshape(({shape},))"]
+            first += [f"n{i} = {size}", f"v{i} = shaped(scratch[{at}:{at} + height * n{i}], ({shape},))"]
             memory = f"address_of({name}) + 2 * at * n{i}"
             if kind[0] == "<":
                 first.append(f"widen_{kind[1:]}(1, height * n{i}, {memory}, 0, address_of(v{i}), 0)")

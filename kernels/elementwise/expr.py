@@ -97,6 +97,8 @@ class Expr:
     def __repr__(self) -> str:
         return key(self)
 
+    content = __repr__
+
 
 Operand = Expr | Number
 _known: dict[tuple[Any, ...], Expr] = {}

@@ -41,7 +41,7 @@ class Cpu:
     rates: Rates
     needs: frozenset[str]                  # features, as LLVM names them, by which the path is detected
     processor: str                         # the first one that has them, as LLVM names it
-    features: str                          # what that one has: tests compile for it and run the code in an emulator or with these features only
+    features: str                          # of that one's, those that code may use (`target`)
     fma: bool = False                      # fused multiply-add; without it the product is rounded, too: other bits, wider bounds of error
     f16c: bool = False                     # float16 <-> float32 in an instruction, else by integer operations (the same bits)
     masked_moves: bool = False             # loads and stores of 32 and 64-bit lanes under a mask
@@ -84,31 +84,33 @@ PRECISIONS = ("highest", "high", "medium")
 """How float32 products are done by tiles: with six, three or one bfloat16 product for each."""
 
 _X86 = "64bit cmov cx8 fxsr mmx sse sse2"
-_AVX = f"{_X86} aes avx crc32 cx16 pclmul popcnt sahf sse3 sse4.1 sse4.2 ssse3 xsave"
-_AVX2 = f"{_AVX} avx2 bmi bmi2 f16c fma fsgsbase lzcnt movbe"
-_AVX512 = f"{_AVX2} adx avx512f avx512cd avx512vl avx512dq avx512bw"
+_AVX = f"{_X86} avx cx16 popcnt sahf sse3 sse4.1 sse4.2 ssse3 xsave"
+_AVX2 = f"{_AVX} avx2 bmi bmi2 f16c fma lzcnt"
+_AVX512 = f"{_AVX2} avx512f avx512cd avx512vl avx512dq avx512bw"
 _BF16 = f"{_AVX512} avx512vnni avx512bf16"
 _FP16 = f"{_BF16} avx512vbmi avx512vbmi2 avx512bitalg avx512vpopcntdq avx512ifma avx512fp16"
 
 _WIDE = Cpu("avx512", 64, 32, Tile(12, 2, (4, 4)), Rates(80.0, 75.0),           # 24 of 32 registers are sums
-            frozenset({"avx512f", "avx512vl", "avx512dq", "avx512bw"}), "skylake-avx512", _AVX512,
+            frozenset({"avx512f", "avx512cd", "avx512vl", "avx512dq", "avx512bw"}), "skylake-avx512", _AVX512,
             fma=True, f16c=True, masked_moves=True, mask_registers=True, scales=True, integer_bytes=64)
 _BYTES = replace(_WIDE, vnni=True, needs=_WIDE.needs | {"avx512vnni"}, processor="cascadelake", features=f"{_AVX512} avx512vnni")
 _PAIRS = replace(_BYTES, pairs=True, needs=_BYTES.needs | {"avx512bf16"}, processor="cooperlake", features=_BF16)
+_LATE = frozenset(["avx512vbmi", "avx512vbmi2", "avx512bitalg", "avx512vpopcntdq", "avx512ifma"])
+"""What came between the paths "bf16" and "fp16"; compilers use it by themselves."""
 _SLOW = Rates(80.0, 60.0)
 """Of processors whose vectors of 64 bytes take their clock down."""
 PATHS = {
-    "amx": replace(_PAIRS, rates=_SLOW, tiles="amx", needs=_PAIRS.needs | {"amx-tile", "amx-bf16"}, processor="sapphirerapids",
+    "amx": replace(_PAIRS, rates=_SLOW, tiles="amx", needs=_PAIRS.needs | _LATE | {"amx-tile", "amx-bf16"}, processor="sapphirerapids",
                    features=f"{_FP16} amx-tile amx-bf16 amx-int8"),
-    "fp16": replace(_PAIRS, rates=_SLOW, half=True, needs=_PAIRS.needs | {"avx512fp16"}, processor="sapphirerapids", features=_FP16),
+    "fp16": replace(_PAIRS, rates=_SLOW, half=True, needs=_PAIRS.needs | _LATE | {"avx512fp16"}, processor="sapphirerapids", features=_FP16),
     "bf16": _PAIRS,
     "vnni": _BYTES,
     "avx512": _WIDE,
     "avx2": Cpu("avx2", 32, 16, Tile(6, 2, (2, 4)), Rates(70.0, 50.0),          # 12 of 16
-                frozenset({"avx2", "fma", "f16c"}), "haswell", _AVX2,
+                frozenset({"avx2", "fma", "f16c", "bmi", "bmi2", "lzcnt", "popcnt"}), "haswell", _AVX2,
                 fma=True, f16c=True, masked_moves=True, small_caches=True, integer_bytes=32),
     "avx": Cpu("avx", 32, 16, Tile(6, 2, (2, 4)), Rates(35.0, 25.0),            # 12 of 16: two for a row of B, two for products
-               frozenset({"avx"}), "sandybridge", _AVX, masked_moves=True, small_caches=True),
+               frozenset({"avx", "popcnt"}), "sandybridge", _AVX, masked_moves=True, small_caches=True),
     "generic": Cpu("generic", 16, 16, Tile(4, 2, (2, 4)), Rates(12.0, 10.0),    # 8 of 16: the unfused product needs one more
                    frozenset(), "generic", _X86),
 }

@@ -17,6 +17,7 @@ from numba.core.errors import TypingError
 from numba.extending import intrinsic
 
 from .. import dtypes
+from ..machine import content
 from . import cpu
 
 WORD, BIT, INT32 = ir.IntType(64), ir.IntType(1), ir.IntType(32)
@@ -272,5 +273,6 @@ def as_intrinsic(name: str, parameters: str, path: cpu.Cpu, emit: Emit, status: 
         return signature, generate
 
     scope = {"typing": typing}
-    exec(f"def {name}(context, {parameters}):\n    return typing({parameters})\n", scope)    # our own two lines
-    return intrinsic(scope[name])
+    text = f"def {name}(context, {parameters}):\n    return typing({parameters})\n"
+    exec(text, scope)                                                                  # our own two lines
+    return intrinsic(content.written(scope[name], text))

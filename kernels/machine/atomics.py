@@ -5,7 +5,6 @@ the cycle counter: on AArch64 LLVM reads one that traps in user mode.
 """
 from __future__ import annotations
 
-import platform
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -15,13 +14,11 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from .boards import FUTEX_CALL, MACHINE
 from .inner import register_jitable
 from .leaf import WORD
 
 INT32, VOID = ir.IntType(32), ir.VoidType()
-MACHINE = platform.machine().lower()
-FUTEX = {"x86_64": 202, "amd64": 202, "aarch64": 98, "arm64": 98}.get(MACHINE, 0) if sys.platform == "linux" else 0
-"""The system call's number; 0 where there is none: then a mutex and a condition serve."""
 _WAIT, _WAKE, _PRIVATE = 0, 1, 128
 _MONOTONIC = 6 if sys.platform == "darwin" else 1
 
@@ -91,10 +88,10 @@ def now(_typing: Any) -> Any:
 @intrinsic
 def _futex(_typing: Any, address: Any, operation: Any, value: Any) -> Any:
     def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        if not FUTEX:
+        if not FUTEX_CALL:
             return WORD(0)
         call = _outside(builder, "syscall", WORD, [WORD], True)
-        return builder.call(call, [WORD(FUTEX), args[0], builder.add(args[1], WORD(_PRIVATE)), builder.trunc(args[2], INT32), *[WORD(0)] * 3])
+        return builder.call(call, [WORD(FUTEX_CALL), args[0], builder.add(args[1], WORD(_PRIVATE)), builder.trunc(args[2], INT32), *[WORD(0)] * 3])
     return types.intp(types.intp, types.intp, types.intp), generate
 
 

@@ -7,6 +7,13 @@ thread may look at any of them at any time.
 """
 from __future__ import annotations
 
+import platform
+import sys
+
+MACHINE = platform.machine().lower()
+FUTEX_CALL = {"x86_64": 202, "amd64": 202, "aarch64": 98, "arm64": 98}.get(MACHINE, 0) if sys.platform == "linux" else 0
+"""The system call's number; 0 where there is none: then a mutex and a condition serve."""
+
 # Pool. A line that everybody reads, one that sleepers write, one for the way without futex.
 EPOCH, SLEEPERS = 0, 8
 """What sleepers wait on, and how many there are."""

@@ -1,8 +1,7 @@
-"""The on-disk compile cache: machine code keyed by what was compiled, invalidated by any change in any kernel source.
+"""The on-disk compile cache: machine code under names that tell all that shapes it (`content`), a folder for each version of the compilers.
 
 Numba's own cache looks at one file's time stamp and at a function's name, so it misses edits in a callee's file and
-can return the code of another dtype (two signatures of one body share file, line and name). Here the folder carries a
-hash of every kernel source, and each file's name a hash of everything that shapes its code. What the files hold `stored` knows.
+can return the code of another dtype (two signatures of one body share file, line and name). What the files hold `stored` knows.
 
 What is read back is run, so it is checked first: every file starts with a digest of its name and content, and one that is damaged or stands in
 another's place is deleted unread and compiled anew. A digest does not stop who can write the folder or a file: neither is used where others may,
@@ -15,7 +14,6 @@ import contextlib
 import errno
 import functools
 import hashlib
-import itertools
 import os
 import secrets
 import shutil
@@ -24,15 +22,12 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
-
-import llvmlite
-import numba
-from numba.core.bytecode import FunctionIdentity
 
 from . import trust
 
-MAGIC = b"tileflow kernel 2\n"
+MAGIC = b"tileflow kernel 3\n"
 DIGEST = hashlib.sha256
 MODE, FILE_MODE = 0o755, 0o644
 """Of folders and files that we make, whatever the umask: others read them, nobody else writes there."""
@@ -52,38 +47,22 @@ def root() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tileflow"
 
 
-def _name_apart() -> None:
-    """Let Numba number functions from a random start.
-
-    It tells closures of one source apart by a counter of the process, in the names of their symbols. Cached code brings such names from
-    other processes; where two agree the linker takes the one it has met first, and a kernel would run the inner function of another.
-    """
-    FunctionIdentity._unique_ids = itertools.count(int.from_bytes(os.urandom(6), "little"))
-
-
-_name_apart()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_name_apart)
-
-
 @functools.cache
-def source_hash() -> str:
-    """A hash of every file in this package and of the compilers' versions: what compiled code can depend on."""
-    digest = hashlib.sha256(f"{numba.__version__} {llvmlite.__version__}".encode())
-    for path in sorted(Path(__file__).resolve().parents[1].rglob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
+def versions() -> str:
+    """A hash of the versions of what compiles."""
+    told = " ".join(f"{name} {metadata.version(name)}" for name in ("numba", "llvmlite"))
+    return hashlib.sha256(told.encode()).hexdigest()[:16]
 
 
 def folder() -> Path:
     """Where this version's compiled kernels lie: below `root`, or in a private folder where that is refused."""
-    wanted = root() / f"kernels-{source_hash()}"
+    wanted = root() / f"kernels-{versions()}"
     return _instead(wanted) if refusal() else wanted
 
 
 def refusal() -> str:
     """Why the folder below `root` is not used; "" where it is."""
-    return _doubt(root() / f"kernels-{source_hash()}")
+    return _doubt(root() / f"kernels-{versions()}")
 
 
 _doubt = functools.cache(trust.doubt)
@@ -143,7 +122,7 @@ def damaged() -> list[Path]:
 
 def _digest(path: Path, payload: bytes) -> bytes:
     """Of a payload in its place."""
-    return DIGEST(f"{source_hash()}/{path.name}\n".encode() + payload).digest()
+    return DIGEST(f"{versions()}/{path.name}\n".encode() + payload).digest()
 
 
 def _payload(path: Path) -> bytes | None:

@@ -362,8 +362,8 @@ def take_part(pool: int, board: int, me: int, walking: bool) -> int:
 
 # ---- threads --------------------------------------------------------------------------------------------------------------------
 
-def _serve(pool: int, root: int, boards: int, me: int) -> None:
-    """A helper (root 0): all boards until QUIT. A caller: its own boards until RUNNING is 0."""
+def _serve(pool: int, root: int, boards: int, me: int) -> int:
+    """A helper (root 0): all boards until QUIT. A caller: its own boards until RUNNING is 0. 0."""
     since = 0
     first = root if root != 0 else pool + POOL_BYTES
     while True:
@@ -373,9 +373,9 @@ def _serve(pool: int, root: int, boards: int, me: int) -> None:
             found |= take_part(pool, first + i * BOARD_BYTES, me, False)
         if root != 0:
             if load_acquire(root + RUNNING) == 0:
-                return
+                return 0
         elif load(pool + QUIT) != 0:
-            return
+            return 0
         if found:
             since = 0
             continue
@@ -440,8 +440,10 @@ def _drive(pool: int, root: int, boards: int, tasks: int, workers: int, nanoseco
     return state
 
 
-def _quit(pool: int) -> None:
+def _quit(pool: int) -> int:
+    """End the helpers. 0."""
     exchange(pool + QUIT, 1)
     wake(pool, EVERYBODY)
+    return 0
 
 

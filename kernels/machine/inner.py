@@ -1,34 +1,39 @@
-"""Inner functions: compiled code that only leaves call, and the function that becomes a leaf.
+"""Inner functions: compiled code that only leaves call, and how Numba is led to it.
 
 Numba compiles a function that another one calls as if Python would call it too: with two wrappers and machine code of its
-own. A leaf needs neither; it takes the callee's code in before its own is made.
+own. A leaf needs neither; it takes the callee's code in before its own is made (`codegen`).
 """
 from __future__ import annotations
 
 from typing import Any
 
 from numba import _dynfunc
-from numba.core import codegen, compiler, compiler_machinery, typed_passes, untyped_passes
+from numba.core import compiler, compiler_machinery, typed_passes, untyped_passes
 from numba.extending import register_jitable as _register_jitable
 
-
-class _Library(codegen.JITCodeLibrary):
-    """Code that others link with, and that never becomes machine code by itself."""
-
-    def _finalize_final_module(self) -> None:
-        self._finalize_dynamic_globals()
-        self._finalized = True
+from . import codegen
 
 
 @compiler_machinery.register_pass(mutates_CFG=True, analysis_only=False)
 class _Lowering(typed_passes.NativeLowering):
-    """Numba's last pass without what makes a function callable from Python."""
+    """Numba's last pass, into a library of ours and without what makes a function callable from Python."""
+
+    _name = "nameless_lowering"
+
+    def run_pass(self, state: Any) -> bool:
+        state.targetctx = codegen.contextual(state.targetctx)
+        state.library = state.targetctx.codegen().create_library(state.func_id.func_qualname)
+        state.flags.no_compile = state.flags.no_cpython_wrapper = state.flags.no_cfunc_wrapper = True
+        return bool(super().run_pass(state))
+
+
+@compiler_machinery.register_pass(mutates_CFG=True, analysis_only=False)
+class _InnerLowering(_Lowering):
+    """The same for a function that others call by name."""
 
     _name = "inner_lowering"
 
     def run_pass(self, state: Any) -> bool:
-        state.library = _Library(state.targetctx.codegen(), state.func_id.func_qualname)
-        state.flags.no_compile = state.flags.no_cpython_wrapper = state.flags.no_cfunc_wrapper = True
         super().run_pass(state)
         lowered, library = state["cr"], state.library
         library._ensure_finalized()
@@ -78,14 +83,14 @@ def _with(passes: dict[type, type], pipelines: list[Any]) -> list[Any]:
 
 class _Compiler(compiler.Compiler):
     def define_pipelines(self) -> list[Any]:
-        return _with({typed_passes.NativeLowering: _Lowering}, super().define_pipelines())
+        return _with({typed_passes.NativeLowering: _InnerLowering}, super().define_pipelines())
 
 
 class Outermost(compiler.Compiler):
-    """What compiles a function that takes another one in (`inline="always"`)."""
+    """What compiles the function that becomes an entry, which takes another one in (`inline="always"`)."""
 
     def define_pipelines(self) -> list[Any]:
-        return _with({untyped_passes.InlineInlinables: _Inlining}, super().define_pipelines())
+        return _with({untyped_passes.InlineInlinables: _Inlining, typed_passes.NativeLowering: _Lowering}, super().define_pipelines())
 
 
 def register_jitable(function: Any = None, **options: Any) -> Any:

@@ -7,6 +7,7 @@ import numpy as np
 
 from . import pool as pools
 from .boards import AT_HOST, LATE, PARKED, PC
+from .driver import driver
 from .table import Failure, Table
 
 SLICE_NS = 20_000_000
@@ -45,7 +46,7 @@ def run(table: Table, workers: int = 1, *, slice_ns: int = SLICE_NS, stop: Calla
 
 def _run(table: Table, workers: int, slice_ns: int, stop: Callable[[], bool] | None, pool: pools.Pool, root: int,
          words: Callable[[], np.ndarray]) -> Failure | bool:
-    drive, tasks, count = pools.compiled().drive, table.address, len(table.tasks)
+    drive, tasks, count = driver().drive, table.address, len(table.tasks)
     while True:
         state = drive(pool.address, root, count, tasks, pool.allowed(workers), slice_ns)
         if state == _DONE:

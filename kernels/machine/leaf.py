@@ -16,8 +16,8 @@ Bodies never raise; a `checked` leaf returns a status, 0 for success.
 """
 from __future__ import annotations
 
+import ctypes
 import functools
-import hashlib
 import re
 import types as python_types
 from collections import namedtuple
@@ -28,18 +28,18 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
-from numba.core.ccallback import CFunc
-from numba.core.sigutils import normalize_signature
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
 from numba.np.numpy_support import from_dtype
 
 from ..dtypes import ELEMENTS
 from ..isa import cpu
-from . import content, inner, stored
+from ..isa.target import Target
+from . import build, content, stored
 
 WORD = ir.IntType(64)
-ENTRY = "int64(intp,intp,intp,intp)"
+ENTRY = types.intp(*[types.intp] * 4)
+"""What a leaf is to C, in Numba's types."""
 PASSED = ("lo", "hi", "worker", "rest")
 """What a signature may ask for that has no words of its own in the argument block."""
 NUMBERS = "numbers"
@@ -213,33 +213,32 @@ class Leaf:
 
     @property
     def identity(self) -> str:
-        """A hash of everything that shapes the machine code, apart from the kernel sources themselves (and the processor: `stored.target`)."""
-        options = sorted((name, sorted(value) if isinstance(value, (set, frozenset)) else value) for name, value in self.options.items())
+        """A hash of everything that shapes the machine code but what compiles it, 16 letters."""
+        path = cpu.current()
         named = [p.numbers.names() for p in self.parameters if p.numbers]
-        what = repr((self.twin.__module__, self.twin.__qualname__, self.signature, sorted(self.same.items()), self.checked,
-                     self._key, self._content, options, cpu.current().name, *named))
-        return hashlib.sha1(what.encode()).hexdigest()[:16]
+        return content.digest(self._content, path.name, Target.of(path), self.signature, self.same, self.checked, self._key, self.options, named)
 
     @functools.cached_property
     def _content(self) -> str:
         return content.digest(self.twin)
 
     @property
-    def _stored(self) -> str:
+    def stored_name(self) -> str:
         """What the cache calls the machine code."""
-        return f"{self.twin.__module__}.{self.name}-{self.identity}-{stored.target()}"
+        return f"{self.twin.__module__}.{self.name}-{self.identity}"
 
     def load(self) -> bool:
         """Make the code ready if that needs no compiler: it is ready, or the cache has it. Returns whether it is."""
         if self._code is None:
-            self._code = stored.load(self._stored)
+            self._code = stored.load(self.stored_name)
         return self._code is not None
 
     def compile(self) -> None:
         """Compile, or read from the cache; nothing when done before."""
         if not self.load():
-            entry: Any = CFunc(self._entry(), normalize_signature(ENTRY), locals={}, options=dict(self.options), pipeline_class=inner.Outermost)
-            self._code = stored.keep(self._stored, self.name, entry._compile_uncached())
+            symbol = f"tileflow_{self.name}_{self.identity}"
+            made, given = build.built([build.Entry(symbol, self._entry(), ENTRY, self.options)], Target.of(cpu.current()))
+            self._code = stored.keep(self.stored_name, self.name, [symbol], given, made)
 
     def _entry(self) -> Callable[[int, int, int, int], int]:
         """The function to compile."""
@@ -304,7 +303,7 @@ def from_lines(lines: Sequence[str], names: Mapping[str, Any], like: Callable[..
     """The function that lines of a kernel's own making define, in a scope of these names; it goes by the name and place of `like`."""
     scope = dict(names)
     exec(compile("\n".join(lines), "<leaf>", "exec"), scope)     # our own lines: no foreign text reaches them
-    made, home = scope[re.split(r"[ (]", lines[0])[1]], like.__code__
+    made, home = content.written(scope[re.split(r"[ (]", lines[0])[1]], "\n".join(lines)), like.__code__
     made.__code__ = made.__code__.replace(co_filename=home.co_filename, co_firstlineno=home.co_firstlineno, co_name=like.__name__)
     made.__name__ = like.__name__
     return made
@@ -353,16 +352,9 @@ def invoke(_typing: Any, function: Any, block: Any, lo: Any, hi: Any, worker: An
     return types.intp(*[types.intp] * 5), generate
 
 
-def _invoke_leaf(function: int, block: int, lo: int, hi: int, worker: int) -> int:
-    return invoke(function, block, lo, hi, worker)
-
-
-@functools.cache
-def _caller() -> Any:
-    compiled = njit("intp(intp,intp,intp,intp,intp)", nogil=True)(_invoke_leaf)
-    return compiled
+_CALL = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 4)
 
 
 def invoke_leaf(function: int, block: int, lo: int, hi: int, worker: int) -> int:
     """Call a leaf by address from Python."""
-    return int(_caller()(function, block, lo, hi, worker))
+    return int(_CALL(function)(block, lo, hi, worker))

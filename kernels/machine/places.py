@@ -4,6 +4,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+from numba.np.arrayobj import make_array, populate_array
 
 from .inner import register_jitable
 
@@ -20,3 +24,21 @@ def within(first: int, count: int, step: int, limit: int) -> tuple[int, int]:
     i0 = min(count, max(0, (step - 1 - first) // step))
     i1 = min(count, max(i0, (limit - 1 - first) // step + 1))
     return i0, i1
+
+
+@intrinsic
+def shaped(_typing: Any, x: Any, shape: Any) -> Any:
+    """The elements of an array in order of memory as an array of another shape (a tuple), which has at most as many of them."""
+    kind = types.Array(x.dtype, len(shape), "C")
+
+    def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        source = make_array(x)(context, builder, args[0])
+        sizes = cgutils.unpack_tuple(builder, args[1], len(shape))
+        strides = [source.itemsize]
+        for n in sizes[:0:-1]:
+            strides.insert(0, builder.mul(strides[0], n, flags=["nsw"]))
+        made = make_array(kind)(context, builder)
+        populate_array(made, data=source.data, shape=sizes, strides=strides, itemsize=source.itemsize, meminfo=None)
+        return made._getvalue()
+
+    return kind(x, types.UniTuple(types.intp, len(shape))), generate

@@ -9,19 +9,15 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
-import functools
 import os
 import signal
 import threading
-import types as python_types
 from collections.abc import Callable
-from typing import Any
 
-import numba
 import numpy as np
-from numba import njit
 
-from . import atomics, boards, claim, limits, stored
+from . import boards, limits
+from .driver import driver
 from .share import Share
 
 MOST_BOARDS = 1024
@@ -29,27 +25,6 @@ SPIN_NS, YIELD_NS = 50_000, 250_000
 """How long a thread without work looks for some before it yields its core, and how long it does that before it sleeps. Waking takes 100 to 250
 us where cores are virtual, and a woken thread is often queued behind its waker; one that yields can be seen by the scheduler and moved."""
 _HARMLESS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
-
-
-def _compiled(function: Any, signature: str) -> Callable[..., Any]:
-    """A function of `claim`, compiled or read from the cache, for calls from Python, which it lets run meanwhile."""
-    name = f"{function.__module__}.{function.__name__}-{stored.target()}"
-    code = stored.load(name)
-    if code is None:
-        dispatcher = njit(nogil=True, error_model="numpy")(function)
-        dispatcher.compile(signature)
-        result, = dispatcher.overloads.values()
-        code = stored.keep(name, function.__name__, result, wrapped=True)
-    assert code.function is not None
-    return code.function
-
-
-@functools.cache
-def compiled() -> Any:
-    """The compiled functions: `serve`, `drive`, `quit`."""
-    return python_types.SimpleNamespace(
-        serve=_compiled(claim._serve, "void(intp,intp,intp,intp)"), quit=_compiled(claim._quit, "void(intp)"),
-        drive=_compiled(claim._drive, "intp(intp,intp,intp,intp,intp,intp)"))
 
 
 def aligned(nbytes: int) -> np.ndarray:
@@ -63,9 +38,18 @@ _processor: Callable[[], int] | None = getattr(ctypes.CDLL(None), "sched_getcpu"
 """The number of the processor that this thread runs on; None where threads cannot be kept to some."""
 
 
+_TOLD = "NUMBA_NUM_THREADS"
+
+
+def most_threads() -> int:
+    """NUMBA_NUM_THREADS where that is set to a number, else as many as affinity allows."""
+    told = os.environ.get(_TOLD, "")
+    return max(1, int(told)) if told.strip().isdigit() else _processors.usable()
+
+
 def usable() -> int:
     """How many threads can run at once: as affinity and quotas allow, or as the environment says (NUMBA_NUM_THREADS)."""
-    return int(numba.config.NUMBA_NUM_THREADS) if "NUMBA_NUM_THREADS" in os.environ else _processors.count()
+    return most_threads() if _TOLD in os.environ else _processors.count()
 
 
 def start_threads(threads: int | None = None) -> int:
@@ -74,8 +58,8 @@ def start_threads(threads: int | None = None) -> int:
     By default as many as can run at once (`limits.processors`), or NUMBA_NUM_THREADS where that is set; never more than that, or than there are
     processors.
     """
-    most = int(numba.config.NUMBA_NUM_THREADS)
-    usual = most if "NUMBA_NUM_THREADS" in os.environ else min(most, limits.processors())
+    most = most_threads()
+    usual = most if _TOLD in os.environ else min(most, limits.processors())
     return max(1, min(threads or usual, most))
 
 
@@ -90,7 +74,7 @@ class Boards:
 class Pool:
     """Boards, and the helpers that look at them."""
 
-    def __init__(self, spin_ns: int = SPIN_NS, yield_ns: int = YIELD_NS, futex: bool = atomics.FUTEX != 0,
+    def __init__(self, spin_ns: int = SPIN_NS, yield_ns: int = YIELD_NS, futex: bool = boards.FUTEX_CALL != 0,
                  processors: Callable[[], int] | None = None) -> None:
         """`futex`: helpers sleep by a futex; else by a mutex and a condition. `processors`: how many threads can run at once, asked every second."""
         self.memory = aligned(boards.POOL_BYTES + MOST_BOARDS * boards.BOARD_BYTES)
@@ -192,7 +176,7 @@ class Pool:
         with self._lock:
             self.closed = True
             if self.helpers:
-                compiled().quit(self.address)
+                driver().quit(self.address)
                 for thread in self.helpers:
                     thread.join()
             self.helpers = []
@@ -206,7 +190,7 @@ class Pool:
 def _help(pool: int, me: int) -> None:
     with contextlib.suppress(AttributeError):                     # Windows
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _HARMLESS)          # Ctrl-C belongs to the main thread
-    compiled().serve(pool, 0, 0, me)
+    driver().serve(pool, 0, 0, me)
 
 
 _current: Pool | None = None

@@ -7,3 +7,5 @@ LABEL_OUT_OF_RANGE = 2
 """A class label is neither in 0..classes nor the ignored index."""
 INDEX_OUT_OF_RANGE = 3
 """An index of a gather lies outside of its axis."""
+RAISED = 4
+"""What Python would have raised for: a fault of the kernel, since bodies never raise."""

@@ -1,107 +1,79 @@
-"""Machine code in the cache: what Numba made once is run from then on without its compiler.
-
-Numba's own way back from a cache begins with all that a compilation would need, its tables of typing and of implementations, which takes several
-times as long as the code itself. Here object code goes to the linker as it is. A function that Python calls also has Numba's wrapper, which reads
-Python's integers and lets go of the interpreter's lock.
-"""
+"""Machine code in the cache: an object that stands alone (`build`), which is linked as it is and needs no compiler, nor Numba."""
 from __future__ import annotations
 
 import functools
-import hashlib
-import importlib
-from collections.abc import Callable
+import json
+import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import binding
-from numba import _dynfunc
-from numba.core.compiler_lock import global_compiler_lock
-from numba.core.registry import cpu_target
-from numba.core.runtime import rtsys
-from numba.core.serialize import dumps, loads
 
 from . import cache
+
+_linking = threading.RLock()
 
 
 @dataclass(frozen=True)
 class Code:
-    """Machine code that is ready: the C address of the function, and the function for Python where it was made to be called from there."""
+    """Machine code that is ready: the C addresses of its entries."""
 
-    address: int
-    function: Callable[..., Any] | None = None
+    addresses: tuple[int, ...]
 
-
-@functools.cache
-def _context() -> Any:
-    """Numba's target, with the parts of its runtime that object code may name."""
-    context = cpu_target.target_context
-    rtsys.initialize(context)
-    return context
+    @property
+    def address(self) -> int:
+        """Of the one entry."""
+        return self.addresses[0]
 
 
 @functools.cache
-def target() -> str:
-    """A few letters for what code is made for: the processor and its features as LLVM has them."""
-    return hashlib.sha256(repr(_context().codegen().magic_tuple()).encode()).hexdigest()[:8]
+def _engine() -> Any:
+    """What links objects into the process."""
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    target = binding.Target.from_triple(binding.get_process_triple())
+    return binding.create_mcjit_compiler(binding.parse_assembly(""), target.create_target_machine(jit=True))
 
 
-@dataclass(frozen=True)
-class _Kept:
-    """What the cache holds of a compilation.
-
-    symbol: of the C function. wrapper: of the function that Python calls, "" without one. environments: what Numba's code looks up in Python.
-    """
-
-    objects: bytes
-    symbol: str
-    wrapper: str
-    module: str
-    environments: tuple[Any, ...]
-
-    def ready(self, engine: Any) -> Code:
-        """The code where the linker has put it."""
-        _ENVIRONMENTS.extend(self.environments)
-        for environment in self.environments:
-            _context().codegen().set_env(environment.env_name, environment)
-        address = engine.get_function_address(self.symbol)
-        if not self.wrapper:
-            return Code(address)
-        call = _dynfunc.make_function(importlib.import_module(self.module), self.symbol, "compiled", engine.get_function_address(self.wrapper),
-                                      self.environments[0], ())
-        return Code(address, call)
+_linked: dict[str, Code] = {}
+"""Objects in the process, by their names: a symbol is there once."""
 
 
-_ENVIRONMENTS: list[Any] = []
-"""Machine code knows them by their addresses, and is never unloaded."""
-
-
-@global_compiler_lock
 def load(name: str) -> Code | None:
     """The code that the cache has under that name, ready to run; None where it has none."""
-    payload = cache.read(name)
-    if payload is None:
-        return None
-    kept = _Kept(*loads(payload))
-    engine = _context().codegen()._engine
-    engine._ee.add_object_file(binding.ObjectFileRef.from_data(kept.objects))
-    engine.finalize_object()
-    return kept.ready(engine)
+    with _linking:
+        if name in _linked:
+            return _linked[name]
+        payload = cache.read(name)
+        return None if payload is None else _link(name, payload)
 
 
-@global_compiler_lock
-def keep(name: str, shown: str, result: Any, wrapped: bool = False) -> Code:
-    """The code of a compilation just done, which goes into the cache under that name.
+def keep(name: str, shown: str, symbols: Sequence[str], given: str, made: bytes) -> Code:
+    """An object just compiled, which goes into the cache under that name.
 
     Args:
         shown: what those who listen to compilations are told.
-        result: Numba's result of it.
-        wrapped: Python calls the function; else only its C function is there.
+        symbols: its entries.
+        given: a hash of what the compiler was given.
     """
     cache.told(shown)
-    library, described = result.library, result.fndesc
-    address = library.get_pointer_to_function(described.llvm_cfunc_wrapper_name)          # makes the object code, where that is still to do
-    wrapper = described.llvm_cpython_wrapper_name if wrapped else ""
-    kept = (library._get_compiled_object(), described.llvm_cfunc_wrapper_name, wrapper, described.modname,
-            tuple(result._find_referenced_environments()))
-    cache.write(name, dumps(kept))
-    return Code(address, result.entry_point if wrapped else None)
+    payload = json.dumps({"symbols": list(symbols), "given": given}).encode() + b"\n" + made
+    cache.write(name, payload)
+    with _linking:
+        return _linked[name] if name in _linked else _link(name, payload)
+
+
+def given(name: str) -> str:
+    """The hash of what the compiler was given for the code of that name, which is in the cache."""
+    payload = cache.read(name)
+    assert payload is not None, name
+    return str(json.loads(payload.partition(b"\n")[0])["given"])
+
+
+def _link(name: str, payload: bytes) -> Code:
+    head, _, made = payload.partition(b"\n")
+    engine = _engine()
+    engine.add_object_file(binding.ObjectFileRef.from_data(made))
+    engine.finalize_object()
+    return _linked.setdefault(name, Code(tuple(engine.get_function_address(symbol) for symbol in json.loads(head)["symbols"])))

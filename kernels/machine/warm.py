@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 from . import cache, limits, pool
+from .driver import driver
 
 FEWEST = 4
 """Missing kernels for which a copy of the process is worth its while."""
@@ -53,7 +54,7 @@ def compile_all(leaves: Sequence[Any], tell: Tell | None = None) -> None:
         else:
             missing.append(leaf)
     copies = _Copies(missing) if _may_fork() and len(missing) >= FEWEST else None
-    pool.compiled()
+    driver()
     ready("driver")
     if copies is not None:
         copies.help(ready)

@@ -381,7 +381,6 @@ def test_the_doctor_names_problems_first(monkeypatch, tmp_path, capsys):
     blocked.write_bytes(b"")
     monkeypatch.setenv("TILEFLOW_CACHE_DIR", str(blocked))
     monkeypatch.setattr("tileflow.kernels.machine.limits.Processors.tightest", lambda self: (1.0, Group(tmp_path, False, "/a/b")))
-    monkeypatch.setattr("numba.config.NUMBA_NUM_THREADS", 2)
     monkeypatch.setenv("NUMBA_NUM_THREADS", "2")
     monkeypatch.setattr("tileflow.kernels.machine.limits.memory", lambda: Room(1000, "a test"))
     found = doctor.examine()

@@ -14,7 +14,7 @@ from paths import rare
 from places import PATH, ROOT
 
 from tileflow.cli import examination as doctor
-from tileflow.kernels.machine import cache, trust
+from tileflow.kernels.machine import cache, stored, trust
 from tileflow.kernels.machine.leaf import Leaf
 
 NONE = 2 ** 32 - 1
@@ -43,7 +43,7 @@ def body(x, y):
         y[i] = inner(x, i) - inner(x, 2 * i) + inner(x, 3 * i)
 
 def leaf(shift):
-    """The same source with another constant: what tells the two inner functions apart is Numba's numbering."""
+    """The same source with another constant: both inner functions have one name."""
     callee = types.FunctionType(inner.__code__, dict(math=math, SHIFT=float(shift), __name__="__main__"), "inner")
     names = dict(inner=register_jitable(callee), __name__="__main__")
     return Leaf(types.FunctionType(body.__code__, names, "body"), "f8[:], f8[r]", key=str(shift))
@@ -59,7 +59,7 @@ for shift in sys.argv[1].split(","):
 
 
 def test_kernels_of_two_processes_keep_their_inner_functions(tmp_path: Path) -> None:
-    """Two processes number their functions alike unless told otherwise; a third one loads what both compiled."""
+    """A third one loads what two compiled."""
     def run(shifts: str, how: str) -> None:
         done = subprocess.run([sys.executable, "-c", SCRIPT, shifts, how], cwd=ROOT, capture_output=True, text=True, timeout=200,
                               env={**os.environ, "TILEFLOW_CACHE_DIR": str(tmp_path)}, check=False)
@@ -103,6 +103,7 @@ def test_a_damaged_or_swapped_file_is_deleted_and_compiled_anew(tmp_path: Path, 
     def compiled() -> list[str]:
         """What a start compiles."""
         made.clear()
+        stored._linked.clear()
         for body, wanted in ((add, x + 1), (multiply, x * 3)):
             assert Leaf(body, "f4[r], f4[r]")(x, y) == 0
             assert (y == wanted).all()

@@ -1,8 +1,10 @@
 """What a kernel's name in the cache depends on: two bodies that compute different things are never one name."""
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +14,7 @@ import numpy as np
 import pytest
 from places import PATH, ROOT
 
-from tileflow.kernels.machine import content
+from tileflow.kernels.machine import content, sources, stored
 from tileflow.kernels.machine.leaf import Leaf
 
 LOOP = "    for i in range(y.shape[0]):\n        y[i] = "
@@ -45,7 +47,7 @@ def leaf(kind: str, scale: str) -> Leaf:
 
 @pytest.mark.parametrize("kind", BODIES)
 def test_bodies_that_differ_have_names_that_differ(kind: str) -> None:
-    names = [leaf(kind, scale)._stored for scale in ("2.0", "3.0", "2", "-2.0", "True", "2.0")]
+    names = [leaf(kind, scale).stored_name for scale in ("2.0", "3.0", "2", "-2.0", "True", "2.0")]
     assert len(set(names)) == 5
     assert names[0] == names[-1]
 
@@ -53,8 +55,10 @@ def test_bodies_that_differ_have_names_that_differ(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["constant", *(pytest.param(kind, marks=pytest.mark.exhaustive) for kind in BODIES if kind != "constant")])
 def test_the_second_of_two_bodies_computes_what_it_says(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEFLOW_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(stored, "_linked", {})
     x, y = np.arange(5.0), np.empty(5)
     for scale, kept in itertools.product((2.0, 3.0), (False, True)):
+        stored._linked.clear()                          # as in a process that has not run it
         made = leaf(kind, str(scale))
         assert made.load() == kept
         assert made(x, y) == 0
@@ -63,9 +67,9 @@ def test_the_second_of_two_bodies_computes_what_it_says(kind: str, tmp_path: Pat
 
 def test_names_are_the_same_in_every_process() -> None:
     """Else every start would compile anew."""
-    script = "from test_content import BODIES, leaf\nfor kind in BODIES:\n    print(leaf(kind, '2.0')._stored)\n"
+    script = "from test_content import BODIES, leaf\nfor kind in BODIES:\n    print(leaf(kind, '2.0').stored_name)\n"
     script += "from tileflow.kernels.rows import row_leaf\nfrom tileflow.kernels.attention.float32 import attention_leaf\n"
-    script += "print(row_leaf('softmax', 'f4')._stored, attention_leaf('f4')._stored)\n"
+    script += "print(row_leaf('softmax', 'f4').stored_name, attention_leaf('f4').stored_name)\n"
     found = {subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=100, check=True,
                             env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": PATH}).stdout
              for seed in ("1", "2")}
@@ -81,3 +85,56 @@ def test_functions_that_know_each_other_have_a_hash() -> None:
         return n != 0 and even(n - 1)
 
     assert content.digest(even) == content.digest(even) != content.digest(odd)
+
+
+class Unknown:
+    """Says nothing of what is in it."""
+
+
+class Told:
+    """Says what shapes code."""
+
+    def __init__(self, scale: float) -> None:
+        self.scale = scale
+
+    def content(self) -> str:
+        return repr(self.scale)
+
+
+@dataclasses.dataclass(frozen=True)
+class Fields:
+    scale: float
+
+
+def test_what_nothing_is_known_of_has_no_name_and_what_says_its_content_has() -> None:
+    def holding(value: Any) -> Any:
+        def body(x, y):                                 # type: ignore[no-untyped-def]
+            return value
+        return body
+
+    with pytest.raises(TypeError, match=r"Unknown says nothing that names it in the cache; give its class a method content\(\)"):
+        content.digest(holding(Unknown()))
+    for kind in (Told, Fields):
+        assert content.digest(holding(kind(1.0))) == content.digest(holding(kind(1.0))) != content.digest(holding(kind(2.0)))
+
+
+def test_an_edit_recompiles_what_it_touches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(sources.ROOT, tmp_path / "kernels", ignore=shutil.ignore_patterns("__pycache__"))
+    modules = [f"{sources.PACKAGE}.{name}" for name in ("reduce", "rows", "conv.direct", "gemm.float32", "machine.claim", "elementwise.loops")]
+
+    def digests() -> list[str]:
+        for function in (sources.digest, sources._text, sources._path, sources._imports):
+            function.cache_clear()
+        return [sources.digest(module) for module in modules]
+
+    here = digests()
+    monkeypatch.setattr(sources, "ROOT", tmp_path / "kernels")
+    assert digests() == here
+    for edited, touched in {"reduce.py": {0}, "rows.py": {0, 1}, "gemm/micro.py": {2, 3}, "machine/boards.py": {4},
+                            "isa/vector.py": {0, 1, 2, 3, 5}, "machine/leaf.py": set(range(6)), "machine/cache.py": set(),
+                            "isa/paths.py": set(range(6)), "conv/__init__.py": set(), "norm/planar.py": set()}.items():
+        before, file = digests(), tmp_path / "kernels" / edited
+        file.write_text(file.read_text() + "\nANOTHER = 1\n")
+        assert {i for i, (a, b) in enumerate(zip(before, digests(), strict=True)) if a != b} == touched, edited
+    monkeypatch.undo()
+    assert digests() == here

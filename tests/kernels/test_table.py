@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from places import PATH, ROOT
 
-from tileflow.kernels.machine import atomics, table
+from tileflow.kernels.machine import boards, table
 from tileflow.kernels.machine.atomics import now, pause
 from tileflow.kernels.machine.job import run
 from tileflow.kernels.machine.leaf import Leaf, leaf
@@ -114,7 +114,7 @@ def three() -> Iterator[Pool]:
 
 
 def pool_of(workers: int, futex: bool = True) -> Iterator[Pool]:
-    made = Pool(processors=lambda: workers, futex=futex and atomics.FUTEX != 0)
+    made = Pool(processors=lambda: workers, futex=futex and boards.FUTEX_CALL != 0)
     made._share.watched = False                                   # helpers shall come whatever else runs on this machine
     yield made
     made.close()
@@ -511,7 +511,7 @@ def test_a_table_with_nothing_to_share_starts_no_helpers():
 
 def test_start_and_close_again_and_again():
     for i in range(150):
-        made = Pool(processors=lambda: 3, futex=i % 3 != 0 and atomics.FUTEX != 0)
+        made = Pool(processors=lambda: 3, futex=i % 3 != 0 and boards.FUTEX_CALL != 0)
         made.start(3)
         if i % 10 == 0:
             time.sleep(0.001)

@@ -5,12 +5,12 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-import numba
 import numpy as np
 import pytest
 from random_strategies import Images
 
 import tileflow
+from tileflow.kernels.machine import pool
 from tileflow.lower import plan
 from tileflow.program.program import Batching
 from tileflow.program.schedule import Atomic, Fold, Refresh, Repeat, Run, Step, Steps, Wave, depths, in_one_memory, in_waves, overwritten, period
@@ -41,7 +41,7 @@ PIPELINES = {"pipelined": 7, "kept": 7, "1f1b": 4, "back": 5}
 @pytest.fixture(autouse=True)
 def five_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many lanes as are asked for, whatever this machine has: its threads take what they come to."""
-    monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", max(5, numba.config.NUMBA_NUM_THREADS))
+    monkeypatch.setenv("NUMBA_NUM_THREADS", str(max(5, pool.most_threads())))
 
 
 # ---- depths are those of the schedule

@@ -9,9 +9,8 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from ..kernels.machine import limits, share
+from ..kernels.machine import limits, pool, share
 from ..memory import budget
 from ..options.options import DEFAULTS, Options, default_options
 from ..system.environment import obstacle
@@ -108,10 +107,9 @@ def _cpu_name() -> str:
 
 def _threads(found: Examination) -> None:
     import numba
-    config: Any = numba.config
     here = limits.Processors()
     tightest, together, usable, cores = here.tightest(), here.count(), here.usable(), os.cpu_count() or 1
-    most, told = config.NUMBA_NUM_THREADS, "NUMBA_NUM_THREADS" in os.environ
+    most, told = pool.most_threads(), "NUMBA_NUM_THREADS" in os.environ
     workers = most if told else min(most, together)
     found.facts += [
         ("processors", f"{cores}, of which this process may use {usable}{'' if usable == cores else ' (affinity)'}; "
@@ -122,7 +120,7 @@ def _threads(found: Examination) -> None:
     if told and tightest is not None and together < most:
         found.problems.append(Problem(f"{most} threads (NUMBA_NUM_THREADS) would share the {tightest[0]:g} processors this container may use.",
                                       f"unset NUMBA_NUM_THREADS, or set it or the option threads to {together}."))
-    if config.DISABLE_JIT:
+    if numba.config.DISABLE_JIT:
         found.problems.append(Problem("NUMBA_DISABLE_JIT is set, so no kernel can be compiled.", "unset NUMBA_DISABLE_JIT.", broken=True))
 
 

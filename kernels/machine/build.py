@@ -1,0 +1,79 @@
+"""An object of compiled functions that stands alone: no wrappers for Python, no exceptions, no runtime of Numba's, nothing that is not asked of
+the system's own libraries by name."""
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from llvmlite import binding, ir
+from numba.core import compiler, types
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.registry import cpu_target
+from numba.core.typing import Signature
+
+from ..isa.target import Target
+from . import codegen, inner
+from .status import RAISED
+
+_MATHEMATICS = ("acos acosh asin asinh atan atanh ceil cos cosh erf erfc exp expm1 floor fmod log log1p pow rint sin sinh sqrt tan tanh "
+                "ceilf expf floorf fmodf logf nearbyintf powf rintf roundf sqrtf truncf")
+OUTSIDE = frozenset({"memset", "memcpy", "memmove", "sched_yield", "clock_gettime", "syscall", "pthread_mutex_lock",
+                     "pthread_mutex_unlock", "pthread_cond_broadcast", "pthread_cond_wait", *_MATHEMATICS.split()})
+"""What objects may ask of others: the system's memory, threads and clock, and the C library's mathematics, for float64 mostly."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A function of an object, by its symbol there: C's, over the integers of Numba's signature. options: Numba's."""
+
+    symbol: str
+    function: Callable[..., Any]
+    signature: Signature
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@global_compiler_lock
+def built(entries: Sequence[Entry], target: Target) -> tuple[bytes, str]:
+    """The object of these functions for a target, and a hash of their code as LLVM was given it, which is the same for the same code.
+
+    Raises:
+        AssertionError: the code asks for what is not on any system.
+    """
+    module, names = linked(entries), frozenset(entry.symbol for entry in entries)
+    given = hashlib.sha256(codegen.text_of(module, names).encode()).hexdigest()[:16]
+    made = codegen.emitted(module, target, names)
+    unknown = {f.name for f in module.functions if f.is_declaration and not f.name.startswith("llvm.")} - OUTSIDE
+    assert not unknown, f"{entries[0].symbol} asks for {', '.join(sorted(unknown))}"
+    return made, given
+
+
+def linked(entries: Sequence[Entry]) -> binding.ModuleRef:
+    """All code of these functions as LLVM is given it."""
+    module = codegen.empty_module()
+    for entry in entries:
+        for part in _lowered(entry):
+            module.link_in(part)
+    return module
+
+
+def _lowered(entry: Entry) -> tuple[binding.ModuleRef, binding.ModuleRef]:
+    """LLVM's code of the function that C calls, and of what it calls: in this order, for what nobody calls is not linked."""
+    flags = compiler.Flags()
+    cpu_target.options.parse_as_flags(flags, dict(entry.options, nopython=True))
+    context, signature = codegen.context(), entry.signature
+    result = compiler.compile_extra(cpu_target.typing_context, context, entry.function, signature.args, signature.return_type, flags, {},
+                                    pipeline_class=inner.Outermost)
+    kind = context.call_conv.get_function_type(signature.return_type, signature.args)
+    module = context.create_module(entry.symbol)
+    called = ir.Function(module, kind, result.fndesc.llvm_func_name)
+    returns = ir.VoidType() if signature.return_type == types.void else ir.IntType(64)
+    function = ir.Function(module, ir.FunctionType(returns, [ir.IntType(64)] * len(signature.args)), entry.symbol)
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    status, value = context.call_conv.call_function(builder, called, signature.return_type, signature.args, function.args)
+    if signature.return_type == types.void:
+        builder.ret_void()
+    else:
+        builder.ret(builder.select(status.is_error, ir.Constant(returns, RAISED), value))
+    return binding.parse_assembly(str(module)), result.library.linked()

@@ -1,0 +1,44 @@
+"""The driver's functions (`claim`) as Python calls them, which lets go of its lock meanwhile: one object, for no CPU path in particular."""
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..isa.paths import PATHS
+from ..isa.target import Target
+from . import content, sources, stored
+
+_FUNCTIONS = {"serve": 4, "drive": 6, "quit": 1}
+"""How many words they take. Each returns one."""
+
+
+@dataclass(frozen=True)
+class Driver:
+    """`claim`'s functions of these names."""
+
+    serve: Callable[..., int]
+    drive: Callable[..., int]
+    quit: Callable[..., int]
+
+
+@functools.cache
+def driver() -> Driver:
+    """The compiled functions, from the cache where it has them."""
+    target = Target.of(PATHS["generic"])
+    key = content.digest(sources.digest(f"{sources.PACKAGE}.machine.claim"), target)
+    name = f"{sources.PACKAGE}.machine.driver-{key}"
+    code = stored.load(name) or _compiled(name, key, target)
+    words = [ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * count) for count in _FUNCTIONS.values()]
+    return Driver(*(kind(address) for kind, address in zip(words, code.addresses, strict=True)))
+
+
+def _compiled(name: str, key: str, target: Target) -> stored.Code:
+    from numba.core.types import intp
+
+    from . import build, claim  # a start with the driver in the cache needs no compiler
+    entries = [build.Entry(f"tileflow_{what}_{key}", getattr(claim, f"_{what}"), intp(*[intp] * count), {"error_model": "numpy"})
+               for what, count in _FUNCTIONS.items()]
+    made, given = build.built(entries, target)
+    return stored.keep(name, "driver", [entry.symbol for entry in entries], given, made)
