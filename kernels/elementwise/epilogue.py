@@ -29,8 +29,9 @@ from ..isa import cpu
 from ..isa.vector import WORD, Emitter, as_intrinsic, word
 from ..machine.call import Call, In, Out
 from ..machine.inner import register_jitable
+from .coefficients import letters, lift
 from .expr import Expr, flops, key, variables
-from .loops import COLUMN, FULL, ROW, SCALAR, Loops, elementwise_call
+from .loops import COLUMN, FULL, ROW, SCALAR, Loops, elementwise_call, loaded
 
 KINDS = ("full", "channel", "scalar")
 
@@ -48,7 +49,7 @@ class Along:
 
 @dataclass(frozen=True)
 class Form:
-    """What of an epilogue shapes the code: its expressions and the kinds of its operands."""
+    """What of an epilogue shapes the code: its lifted expressions and the kinds of its operands."""
 
     exprs: tuple[Expr, ...]
     kinds: tuple[str, ...]
@@ -58,6 +59,16 @@ class Form:
         """Element types of the operands."""
         read = variables(*self.exprs)
         return [read[i + 1].dtype for i in range(len(self.kinds))]
+
+    @property
+    def arrays(self) -> list[str]:
+        """Element types of the arrays that only `apply` sees: operands, then further outputs."""
+        return [*self.dtypes, *(e.dtype for e in self.exprs[1:])]
+
+    @property
+    def words(self) -> int:
+        """Words in the argument block: address and size of each array, then the coefficients."""
+        return 2 * len(self.arrays) + len(letters(*self.exprs))
 
 
 @dataclass(frozen=True)
@@ -83,13 +94,13 @@ class Epilogue:
     @property
     def form(self) -> Form:
         """What shapes the code."""
-        return Form(self.exprs, tuple(o.kind for o in self.operands))
+        return Form(lift(self.exprs).exprs, tuple(o.kind for o in self.operands))
 
     @property
     def args(self) -> list[Any]:
         """The Call's arguments for the parameters of `tail`."""
         return [*(replace(o.arg, shape=(math.prod(o.arg.shape),)) for o in self.operands),
-                *(Out(self.own - 1 + k, (self.size,)) for k in range(1, len(self.exprs)))]
+                *(Out(self.own - 1 + k, (self.size,)) for k in range(1, len(self.exprs))), *lift(self.exprs).values]
 
     @property
     def cost(self) -> float:
@@ -114,9 +125,10 @@ def name(form: Form | None) -> str:
 
 
 def tail(form: Form | None) -> str:
-    """What a leaf's signature ends with: the word `rest` for its body, then arrays that only `apply` sees."""
-    dtypes = [] if form is None else [*form.dtypes, *(e.dtype for e in form.exprs[1:])]
-    return ", rest" + "".join(f", {CODES[d]}[:]" for d in dtypes)
+    """What a leaf's signature ends with: the word `rest` for its body, then arrays and coefficients that only `apply`
+    sees."""
+    words = [] if form is None else [*(f"{CODES[d]}[:]" for d in form.arrays), *letters(*form.exprs)]
+    return ", ".join([", rest", *words])
 
 
 @register_jitable
@@ -143,7 +155,8 @@ def _finisher(form: Form, by_column: bool, path: cpu.Cpu) -> Any:
     loops = Loops(form.exprs, tuple(range(len(kinds))), tuple(dtypes), tuple(lies[kind] for kind in kinds), 2)
 
     def emit(e: Emitter, rest: Any, rows: Any, cols: Any, c: Any, start: Any, row: Any, channel: Any) -> None:
-        words = [e.load(e.address(rest, 16 * i), WORD) for i in range(len(form.kinds) + len(form.exprs) - 1)]
+        words = [e.load(e.address(rest, 16 * i), WORD) for i in range(len(form.arrays))]
+        scalars = loaded(e, e.address(rest, 16 * len(words)), form.exprs)
         sources, targets = [c, *words[:len(form.kinds)]], [c, *words[len(form.kinds):]]
         if "channel" not in kinds:                                 # rows that abut are one
             abut = e.b.icmp_signed("==", row, cols)
@@ -152,7 +165,7 @@ def _finisher(form: Form, by_column: bool, path: cpu.Cpu) -> Any:
         def one(_: Any, at: list[Any]) -> list[Any]:
             offsets = {"full": at[0], "channel": at[1], "scalar": word(0)}
             loops.row(e, cols, [_element(e, a, offsets[k], d) for a, k, d in zip(sources, kinds, dtypes, strict=True)],
-                      [_element(e, a, at[0], x.dtype) for a, x in zip(targets, form.exprs, strict=True)])
+                      [_element(e, a, at[0], x.dtype) for a, x in zip(targets, form.exprs, strict=True)], scalars)
             return [e.b.add(at[0], row), at[1] if by_column else e.address(at[1], 1)]
         e.loop(0, rows, 1, [start, channel], one)
     by = "columns" if by_column else "rows"

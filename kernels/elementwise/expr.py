@@ -25,7 +25,8 @@ Number = bool | int | float
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True, repr=False)
 class Expr:
-    """A node: `op` is "var", "const", "draw" or a key of OPERATIONS; `value` is a variable's index, a constant's number or the stream drawn from."""
+    """A node: `op` is "var", "const", "draw", "coefficient" (`coefficients`) or a key of OPERATIONS; `value` is a
+    variable's or a coefficient's index, a constant's number or the stream drawn from."""
 
     op: str
     args: tuple[Expr, ...]

@@ -21,6 +21,7 @@ from ..isa import cpu
 from ..isa.vector import BIT, WORD, Emitter, as_intrinsic
 from ..machine.call import Call, In, Out
 from ..machine.status import NOT_FINITE
+from .coefficients import letters, lift
 from .expr import Expr, draws, key, variables
 from .loops import FULL, GRAIN, SCALAR, EmittedLeaf, Loops, Space, cost_of, drawn, lanes_of
 
@@ -39,11 +40,13 @@ def guarded_call(outputs: Sequence[Expr], watched: Sequence[Expr], inputs: Seque
     n = max([*counts, *(math.prod(r.shape) for r in results)])
     lies = tuple(SCALAR if count == 1 < n else FULL for count in counts)
     assert all(count in (1, n) for count in counts), inputs
-    leaf = _leaf(tuple(outputs), tuple(watched), tuple(read), lies, cpu.current())
-    args = [replace(a, shape=(1,) if how == SCALAR else (n,)) for a, how in zip(arrays, lies, strict=True)]
+    lifted = lift((*outputs, *watched))
+    leaf = _leaf(lifted.exprs[:len(outputs)], lifted.exprs[len(outputs):], tuple(read), lies, cpu.current())
+    args: list[Any] = [replace(a, shape=(1,) if how == SCALAR else (n,)) for a, how in zip(arrays, lies, strict=True)]
     cost = cost_of([*outputs, *watched], outputs, read, lies, Space((n,), ((1,),) * len(arrays)))
     drawing = drawn([*outputs, *watched], start)
-    return Call(leaf, [*args, *(replace(r, shape=(n,)) for r in results), *drawing], n, GRAIN, cost, flat=True)
+    args += [*(replace(r, shape=(n,)) for r in results), *lifted.values, *drawing]
+    return Call(leaf, args, n, GRAIN, cost, flat=True)
 
 
 @functools.cache
@@ -51,7 +54,8 @@ def _leaf(outputs: tuple[Expr, ...], watched: tuple[Expr, ...], read: tuple[int,
     name = hashlib.sha1(repr((key(*outputs), key(*watched), read, lies, path.name)).encode()).hexdigest()[:16]
     dtypes = tuple(v.dtype for v in variables(*outputs, *watched).values())
     words = [f"{CODES[dtype]}[r]" if how == FULL else f"{CODES[dtype]}[:]" for dtype, how in zip(dtypes, lies, strict=True)]
-    words += [f"{CODES[o.dtype]}[r]" for o in outputs] + ["i8"] * (3 if draws(*outputs, *watched) else 0)
+    words += [*(f"{CODES[o.dtype]}[r]" for o in outputs), *letters(*outputs, *watched)]
+    words += ["i8"] * (3 if draws(*outputs, *watched) else 0)
 
     def emit(e: Emitter, block: Any, lo: Any, hi: Any) -> Any:
         return _Watching(outputs, read, dtypes, lies, 1, watched).emit_status(e, block, lo, hi)

@@ -6,7 +6,7 @@
 One leaf computes any number of outputs of one shape in one pass. Each operation is rounded to its dtype and none is
 contracted with another, so fused and separate computation give the same bits, as do vector bodies and tails, and every
 split of the range. All inputs of a vector are read before its outputs are written: an output may share the memory of an
-input of its shape and item size.
+input of its shape and item size. Constants that do not shape the code are arguments (`coefficients`).
 """
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from ..machine.call import Call, In, Micro, Out, Position, Seed, Work
 from ..machine.leaf import Leaf
 from ..random import SPAN, span_bits
 from . import narrow, rounding
+from .coefficients import coefficients, letters, lift
 from .expr import Expr, draws, flops, key, postorder, variables
 
 GRAIN = 1024
@@ -118,13 +119,14 @@ def elementwise_call(outputs: Sequence[Expr], inputs: Sequence[In | Out | Work],
     arrays = {i: inputs[i] for i in read}
     space = collapse(shape, [a.shape for a in arrays.values()])
     lies = tuple(space.lies(k) for k in range(len(arrays)))
-    leaf = _leaf(tuple(outputs), tuple(read), lies, len(space.dims), cpu.current())
+    lifted = lift(tuple(outputs))
+    leaf = _leaf(lifted.exprs, tuple(read), lies, len(space.dims), cpu.current())
     nanoseconds = cost_of(outputs, outputs, read, lies, space)
     if len(space.dims) == 1:
         args: list[Any] = [replace(a, shape=(1,) if how == SCALAR else space.dims)
                            for a, how in zip(arrays.values(), lies, strict=True)]
         args += [replace(r, shape=space.dims) for r in results]
-        return Call(leaf, [*args, *drawn(outputs, start)], space.inner, GRAIN, nanoseconds, flat=True)
+        return Call(leaf, [*args, *lifted.values, *drawn(outputs, start)], space.inner, GRAIN, nanoseconds, flat=True)
     assert not draws(*outputs), "an element's position is known where the inputs lie as the outputs do"
     table = (space.rows, space.inner)
     args = list(space.dims[1:-1])
@@ -132,12 +134,12 @@ def elementwise_call(outputs: Sequence[Expr], inputs: Sequence[In | Out | Work],
         args.append(replace(array, shape=table if how == FULL else (math.prod(array.shape),)))
         if how in (ROW, COLUMN):
             args += space.strides[k][:-1]
-    args += [replace(r, shape=table) for r in results]
+    args += [*(replace(r, shape=table) for r in results), *lifted.values]
     return Call(leaf, args, space.rows, max(1, GRAIN // max(1, space.inner)), nanoseconds)
 
 
 def drawn(computed: Sequence[Expr], start: int) -> list[Any]:
-    """The arguments that follow the arrays where random numbers are drawn."""
+    """The arguments that follow arrays and coefficients where random numbers are drawn."""
     assert start % SPAN == 0, start
     return [Position(start), Seed(), Micro()] if draws(*computed) else []
 
@@ -153,7 +155,8 @@ def cost_of(computed: Sequence[Expr], written: Sequence[Expr], read: dict[int, E
 
 @functools.cache
 def _leaf(outputs: tuple[Expr, ...], read: tuple[int, ...], lies: tuple[str, ...], rank: int, path: cpu.Cpu) -> Leaf:
-    """The leaf for these expressions and this broadcast pattern; sizes and strides are run-time arguments."""
+    """The leaf for these lifted expressions and this broadcast pattern; sizes, strides and coefficients are run-time
+    arguments."""
     name = hashlib.sha1(repr((key(*outputs), read, lies, rank, path.name)).encode()).hexdigest()[:16]
     dtypes = tuple(v.dtype for v in variables(*outputs).values())
     inner = "" if rank == 1 else ",:"
@@ -161,7 +164,8 @@ def _leaf(outputs: tuple[Expr, ...], read: tuple[int, ...], lies: tuple[str, ...
     for dtype, how in zip(dtypes, lies, strict=True):
         words.append(f"{CODES[dtype]}[r{inner}]" if how == FULL else f"{CODES[dtype]}[:]")
         words += ["i8"] * ((rank - 1) * (how in (ROW, COLUMN)))
-    words += [f"{CODES[o.dtype]}[r{inner}]" for o in outputs] + ["i8"] * (3 if draws(*outputs) else 0)
+    words += [*(f"{CODES[o.dtype]}[r{inner}]" for o in outputs), *letters(*outputs)]
+    words += ["i8"] * (3 if draws(*outputs) else 0)
     loops = Loops(outputs, read, dtypes, lies, rank)
     return EmittedLeaf(elementwise, ", ".join(words), name, as_intrinsic(f"elementwise_{name}", "block, lo, hi", path, loops.emit))
 
@@ -194,7 +198,7 @@ def lanes_of(outputs: Sequence[Expr], path: cpu.Cpu) -> int:
 
 @dataclass(frozen=True)
 class Loops:
-    """Emits the loops around the expressions: rows of the outer dimensions, vectors of the innermost one, a tail."""
+    """Emits the loops around lifted expressions: rows of the outer dimensions, vectors of the innermost one, a tail."""
 
     outputs: tuple[Expr, ...]
     read: tuple[int, ...]
@@ -225,8 +229,11 @@ class Loops:
                 strides[k] = take(self.rank - 1)
         results = [take(1 + min(self.rank, 2)) for _ in self.outputs]
         outs = [r[0] for r in results]
+        scalars = loaded(e, e.address(block, 8 * position), self.computed)
+        position += len(scalars)
         if self.rank == 1:
-            whole = [e.b.sub(hi, lo), self._moved(e, ins, [lo if how == FULL else word(0) for how in self.lies]), self._moved_out(e, outs, lo)]
+            ins = self._moved(e, ins, [lo if how == FULL else word(0) for how in self.lies])
+            whole = [e.b.sub(hi, lo), ins, self._moved_out(e, outs, lo), scalars]
             if streams := draws(*self.computed):
                 start, seed, count = take(3)
                 self._drawn_row(e, streams, e.b.add(start, lo), seed, count, *whole)
@@ -243,7 +250,7 @@ class Loops:
                 for c, s in zip(at, strides.get(k, []), strict=False):
                     offset = e.b.add(offset, e.b.mul(c, s))
                 offsets.append(offset)
-            self.row(e, inner, self._moved(e, ins, offsets), self._moved_out(e, outs, start))
+            self.row(e, inner, self._moved(e, ins, offsets), self._moved_out(e, outs, start), scalars)
             return _next(e, at, sizes)
 
         e.loop(lo, hi, 1, _coordinates(e, lo, sizes), row)
@@ -257,7 +264,7 @@ class Loops:
         return [e.address(a, e.times(offset, _size(o.dtype))) for a, o in zip(addresses, self.outputs, strict=True)]
 
     def _drawn_row(self, e: Emitter, streams: Sequence[int], start: Any, seed: Any, count: Any,
-                   n: Any, ins: Sequence[Any], outs: Sequence[Any]) -> None:
+                   n: Any, ins: Sequence[Any], outs: Sequence[Any], scalars: Sequence[Any]) -> None:
         """`row` where the expressions draw from `streams`: the words of a SPAN of elements are drawn at a time, then read as an input is.
         `start`: the position of the first element, a multiple of SPAN, as all cuts of a range are."""
         room = {stream: e.b.ptrtoint(e.b.alloca(ir.ArrayType(INT32, SPAN)), WORD) for stream in streams}
@@ -267,13 +274,15 @@ class Loops:
             for stream, to in room.items():
                 span_bits(e, at, seed, count, stream, to)
             self.row(e, e.minimum(e.b.sub(n, i), word(SPAN)), self._moved(e, ins, [i if how == FULL else word(0) for how in self.lies]),
-                     self._moved_out(e, outs, i), room)
+                     self._moved_out(e, outs, i), scalars, room)
         e.loop(0, n, SPAN, [], span)
 
-    def vector(self, e: Emitter, lanes: int, raw: Sequence[Any], outs: Sequence[Any], mask: Any = None, words: dict[int, Any] | None = None) -> None:
-        """One vector of each input, as it lies in memory, to one of each output; `words`: what is drawn, by stream."""
+    def vector(self, e: Emitter, lanes: int, raw: Sequence[Any], outs: Sequence[Any], scalars: Sequence[Any] = (),
+               mask: Any = None, words: dict[int, Any] | None = None) -> None:
+        """One vector of each input, as it lies in memory, to one of each output; `scalars`: vectors of the
+        coefficients; `words`: what is drawn, by stream."""
         vectors = {index: _unpacked(e, v, dtype) for index, v, dtype in zip(self.read, raw, self.dtypes, strict=True)}
-        values = Translator(e, lanes).values(self.computed, vectors, words)
+        values = Translator(e, lanes).values(self.computed, vectors, scalars, words)
         for y, o, value in zip(outs, self.outputs, values, strict=False):
             e.store(_packed(e, value, o.dtype), y, mask)
         self.look(e, values[len(self.outputs):], mask)
@@ -281,12 +290,17 @@ class Loops:
     def look(self, e: Emitter, values: Sequence[Any], mask: Any) -> None:
         """What was computed beyond the outputs, for lanes in `mask` (None: all)."""
 
-    def row(self, e: Emitter, n: Any, ins: Sequence[Any], outs: Sequence[Any], room: Mapping[int, Any] = NOTHING) -> None:
-        """All elements of one contiguous run of outputs; `room`: where the random words of each stream lie."""
+    def row(self, e: Emitter, n: Any, ins: Sequence[Any], outs: Sequence[Any], scalars: Sequence[Any] = (),
+            room: Mapping[int, Any] = NOTHING) -> None:
+        """All elements of one contiguous run of outputs; `scalars`: the coefficients; `room`: where the random words of
+        each stream lie."""
         lanes = lanes_of(self.computed, e.path)
         single = {k: e.load(ins[k], stored(self.dtypes[k])) for k, how in enumerate(self.lies) if how in (SCALAR, COLUMN)}
 
-        def step(i: Any, lanes: int, mask: Any) -> None:
+        def wide(lanes: int) -> list[Any]:
+            return [e.splat(x, lanes) for x in scalars]
+
+        def step(i: Any, lanes: int, numbers: Sequence[Any], mask: Any = None) -> None:
             raw = []
             for k, dtype in enumerate(self.dtypes):
                 if k in single:
@@ -294,15 +308,20 @@ class Loops:
                 else:
                     raw.append(e.load(e.address(ins[k], e.times(i, _size(dtype))), ir.VectorType(stored(dtype), lanes), mask))
             words = {stream: e.load(e.address(at, e.times(i, 4)), ir.VectorType(INT32, lanes)) for stream, at in room.items()}
-            self.vector(e, lanes, raw, [e.address(y, e.times(i, _size(o.dtype))) for y, o in zip(outs, self.outputs, strict=True)], mask, words)
+            targets = [e.address(y, e.times(i, _size(o.dtype))) for y, o in zip(outs, self.outputs, strict=True)]
+            self.vector(e, lanes, raw, targets, numbers, mask, words)
+
+        def vectors(start: Any, stop: Any, lanes: int) -> None:
+            numbers = wide(lanes)
+            e.loop(start, stop, lanes, [], lambda i, _: step(i, lanes, numbers))
 
         whole = e.b.and_(n, word(-lanes))
-        e.loop(0, whole, lanes, [], lambda i, _: step(i, lanes, None))
+        vectors(0, whole, lanes)
         if e.path.mask_registers:
             with e.when(e.b.icmp_signed("<", whole, n)):
-                step(whole, lanes, e.first(e.b.sub(n, whole), lanes))
+                step(whole, lanes, wide(lanes), e.first(e.b.sub(n, whole), lanes))
         else:
-            e.loop(whole, n, 1, [], lambda i, _: step(i, 1, None))
+            vectors(whole, n, 1)
 
 
 def _coordinates(e: Emitter, row: Any, sizes: Sequence[Any]) -> list[Any]:
@@ -339,6 +358,12 @@ def _held(dtype: str) -> ir.Type:
     return {"float16": ir.FloatType(), "bfloat16": ir.FloatType(), "bool": BIT}.get(dtype) or stored(dtype)
 
 
+def loaded(e: Emitter, at: Any, exprs: Sequence[Expr]) -> list[Any]:
+    """The coefficients of lifted expressions as registers hold them; their words lie in the argument block, from the
+    address `at` on."""
+    return [e.load(e.address(at, 8 * i), _held(dtype)) for i, dtype in enumerate(coefficients(*exprs))]
+
+
 def _unpacked(e: Emitter, raw: Any, dtype: str) -> Any:
     if dtype == "bool":
         return e.b.icmp_unsigned("!=", raw, ir.Constant(raw.type, None))
@@ -358,12 +383,16 @@ class Translator:
     def __init__(self, e: Emitter, lanes: int) -> None:
         self.e, self.b, self.lanes = e, e.b, lanes
 
-    def values(self, outputs: Sequence[Expr], inputs: dict[int, Any], words: dict[int, Any] | None = None) -> list[Any]:
-        """The outputs' values; `inputs` holds a vector per variable, `words` one per stream. A shared subexpression is computed once."""
+    def values(self, outputs: Sequence[Expr], inputs: dict[int, Any], scalars: Sequence[Any],
+               words: dict[int, Any] | None = None) -> list[Any]:
+        """The outputs' values; `inputs` holds a vector per variable, `scalars` one per coefficient, `words` one per
+        stream. A shared subexpression is computed once."""
         known: dict[Expr, Any] = {}
         for node in postorder(outputs):
             if node.op == "var":
                 known[node] = inputs[int(node.value or 0)]
+            elif node.op == "coefficient":
+                known[node] = scalars[int(node.value or 0)]
             elif node.op == "draw":
                 assert words is not None, "nobody drew"
                 known[node] = words[int(node.value or 0)]
@@ -456,11 +485,12 @@ def _sign(t: Translator, node: Expr, x: Any) -> Any:
 
 
 def _extreme(relation: str) -> Rule:
-    """maximum (x unless x < y) and minimum (x unless x > y); NaN of x passes by the comparison, NaN of y by a second one."""
+    """maximum (x unless x < y) and minimum (x unless x > y); NaN of x passes by the comparison, NaN of y by a second
+    one, unless y is a number: coefficients are never NaN."""
     def rule(t: Translator, node: Expr, x: Any, y: Any) -> Any:
         chosen = t.b.select(t.compare(relation, node.dtype, x, y), y, x)
         other = node.args[1]
-        if not node.is_float or (other.op == "const" and not math.isnan(other.value or 0)):
+        if not node.is_float or other.op == "coefficient" or (other.op == "const" and not math.isnan(other.value or 0)):
             return chosen
         return t.b.select(t.b.fcmp_unordered("uno", y, y), y, chosen)
     return rule

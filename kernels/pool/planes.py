@@ -17,7 +17,7 @@ import numpy as np
 from llvmlite import ir
 
 from ..elementwise.epilogue import Epilogue, Form, name, tail
-from ..elementwise.loops import FULL, Loops, stored
+from ..elementwise.loops import FULL, Loops, loaded, stored
 from ..isa import cpu
 from ..isa.vector import WORD, Emitter, as_intrinsic, itemsize, word
 from ..machine.call import Out
@@ -52,7 +52,7 @@ class Shape:
     @property
     def arrays(self) -> int:
         """Arrays that what follows reads and writes besides the maxima."""
-        return len(self.then.dtypes) + len(self.then.exprs) - 1 if self.then else 0
+        return len(self.then.arrays) if self.then else 0
 
 
 @dataclass(frozen=True)
@@ -97,21 +97,23 @@ def pooler(shape: Shape | None, before: Form | None, path: cpu.Cpu) -> Any:
     rest: the leaf's word of that name. planes, h, w: how many there are, of which size. source: the address of the first one. plane,
     channel: its number in the product and that of its channel. `before` is the form of the kernel's epilogue.
     """
-    arrays = len(before.dtypes) + len(before.exprs) - 1 if before else 0
-    return _nothing if shape is None else _pooler(shape, arrays, path)
+    return _nothing if shape is None else _pooler(shape, before.words if before else 0, path)
 
 
 @functools.cache
 def _pooler(shape: Shape, at: int, path: cpu.Cpu) -> Any:
+    """at: words of the block between `rest` and the pooling's own."""
     size = itemsize(shape.dtype)
 
     def emit(e: Emitter, rest: Any, planes: Any, h: Any, w: Any, source: Any, plane: Any, channel: Any) -> None:
         def array(k: int) -> Any:
-            return e.load(e.address(rest, 16 * (at + k)), WORD)
+            return e.load(e.address(rest, 8 * at + 16 * k), WORD)
 
         high, wide = e.b.ashr(h, word(1)), e.b.ashr(w, word(1))
         block, maxima = e.b.mul(high, wide), array(0)
         arrays = [array(shape.outputs + k) for k in range(shape.arrays)]
+        words = e.address(rest, 8 * at + 16 * (shape.outputs + shape.arrays))
+        scalars = loaded(e, words, shape.then.exprs if shape.then else ())
 
         def one(i: Any, state: list[Any]) -> list[Any]:
             x, done = state
@@ -120,7 +122,8 @@ def _pooler(shape: Shape, at: int, path: cpu.Cpu) -> Any:
                 if shape.then is None:
                     e.store(best, y)
                 else:
-                    _finish(e, shape.then, best, maxima, e.b.sdiv(e.b.sub(y, maxima), word(size)), e.b.add(channel, i), arrays)
+                    index = e.b.sdiv(e.b.sub(y, maxima), word(size))
+                    _finish(e, shape.then, best, maxima, index, e.b.add(channel, i), arrays, scalars)
 
             where = e.address(array(1), done) if shape.code else word(0)
             halve(shape.dtype, shape.code, path, put)(e, high, wide, x, e.times(w, size), e.address(maxima, e.times(done, size)), where)
@@ -130,7 +133,8 @@ def _pooler(shape: Shape, at: int, path: cpu.Cpu) -> Any:
     return as_intrinsic(f"pool_planes_{shape.name}_{at}_{path.name}", "rest, planes, h, w, source, plane, channel", path, emit)
 
 
-def _finish(e: Emitter, then: Form, best: Any, maxima: Any, index: Any, channel: Any, arrays: Sequence[Any]) -> None:
+def _finish(e: Emitter, then: Form, best: Any, maxima: Any, index: Any, channel: Any, arrays: Sequence[Any],
+            scalars: Sequence[Any]) -> None:
     """What follows the maxima, for one vector of them: number `index` and its neighbours in output 0."""
     lanes, kinds, dtypes = best.type.count, then.kinds, then.dtypes
     raw = [best]
@@ -142,7 +146,8 @@ def _finish(e: Emitter, then: Form, best: Any, maxima: Any, index: Any, channel:
             raw.append(e.splat(e.load(_element(e, base, at, dtype), stored(dtype)), lanes))
     loops = Loops(then.exprs, tuple(range(len(raw))), (then.exprs[0].dtype, *dtypes), (FULL,) * len(raw), 1)
     targets = [maxima, *arrays[len(kinds):]]
-    loops.vector(e, lanes, raw, [_element(e, y, index, x.dtype) for y, x in zip(targets, then.exprs, strict=True)])
+    loops.vector(e, lanes, raw, [_element(e, y, index, x.dtype) for y, x in zip(targets, then.exprs, strict=True)],
+                 [e.splat(x, lanes) for x in scalars])
 
 
 def _element(e: Emitter, base: Any, index: Any, dtype: str) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..dtypes import CODES
 from ..elementwise.epilogue import Form, name
-from ..elementwise.loops import COLUMN, FULL, ROW, SCALAR, Loops
+from ..elementwise.loops import COLUMN, FULL, ROW, SCALAR, Loops, loaded
 from ..isa import cpu
 from ..isa.vector import WORD, Emitter, as_intrinsic, itemsize, word
 from ..machine.inner import register_jitable
@@ -36,11 +36,12 @@ def _finisher(form: Form, by_column: bool, path: cpu.Cpu) -> Any:
     def emit(e: Emitter, rest: Any, rows: Any, cols: Any, block: Any, pitch: Any, c: Any, start: Any, row: Any, channel: Any) -> None:
         zero = word(0)
         operands = [e.load(e.address(rest, 16 * i), WORD) for i in range(len(kinds))]
+        scalars = loaded(e, e.address(rest, 16 * len(kinds)), form.exprs)
 
         def one(_: Any, at: list[Any]) -> list[Any]:
             offsets = {"full": at[1], "channel": at[2], "scalar": zero}
             sources = [place(e, block, at[0], "int32"), *(place(e, a, offsets[k], d) for a, k, d in zip(operands, kinds, form.dtypes, strict=True))]
-            loops.row(e, cols, sources, [place(e, c, at[1], result)])
+            loops.row(e, cols, sources, [place(e, c, at[1], result)], scalars)
             return [e.b.add(at[0], pitch), e.b.add(at[1], row), at[2] if by_column else e.address(at[2], 1)]
         e.loop(0, rows, 1, [zero, start, channel], one)
     by = "columns" if by_column else "rows"

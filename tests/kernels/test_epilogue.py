@@ -62,8 +62,8 @@ def run(call: Call, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray],
 def residual(dtype: str) -> tuple[Expr, ...]:
     """What follows a convolution: bias per channel, residual, activation; the sum before the activation is a result too."""
     x, bias, skip, slope = (Var(i, dtype) for i in range(4))
-    total = x + bias + skip
-    return maximum(total, 0) + slope * erf(total), total
+    total = x + bias + skip * 0.7
+    return maximum(total, 0.3) + slope * erf(total), total
 
 
 KINDS = ("channel", "full", "scalar")
@@ -94,7 +94,7 @@ def test_bits_are_those_of_a_pass_afterwards(dtype: str, channels: str, m: int, 
             run(together, inputs, got, cuts if together.n > 2 else ())
             assert [g.tobytes() for g in got] == [w.tobytes() for w in wanted]
     per = bias if channels == "columns" else bias[:, None]
-    total = np.outer(a, b) + per + skip
+    total = np.outer(a, b) + per + skip * np.array(0.7, dtype)
     np.testing.assert_array_equal(got[1], total)
 
 
@@ -112,6 +112,20 @@ def test_operands_and_outputs_of_other_types(path: str):
         run(product_call(m, n, "float32", Epilogue(exprs, (Along(In(2, (m, n)), "full"),), m * n)), [a, b, mask], got)
     np.testing.assert_array_equal(got[0], np.where(mask, np.outer(a, b) * np.float32(2), 0))
     np.testing.assert_array_equal(got[1], np.outer(a, b).astype("f8"))
+
+
+def test_other_numbers_are_no_other_form():
+    x, bias = Var(0, "bfloat16"), Var(1, "bfloat16")
+
+    def epilogue(slope: float, bound: float) -> Epilogue:
+        total = x + bias
+        exprs = (maximum(where(total < 0, slope * total, total), bound),)
+        return Epilogue(exprs, (Along(In(2, (5,)), "channel"),), 10)
+    assert epilogue(0.1, 0.3).form == epilogue(0.2, -1.5).form
+    assert epilogue(0.1, 0.3).form != epilogue(0.1, 0.0).form, "zero shapes code"
+    assert epilogue(0.1, 0.3).args[1:] != epilogue(0.2, -1.5).args[1:]
+    assert tail(epilogue(0.1, 0.3).form) == ", rest, b2[:], f4, f4"
+    assert epilogue(0.1, 0.3).form.words == 4
 
 
 def test_a_pass_afterwards_is_an_elementwise_call():

@@ -60,14 +60,14 @@ def build(name: str, dtype: str, winners: bool, before: bool, after: bool, **poo
 
     y = b.Conv(*[b.input(f"x{i}", type_of(a)) for i, a in enumerate(given)], **attributes)
     if before:
-        y = b.Relu(b.Add(b.Mul(y, also((y.shape[1], 1, 1))), also(y.shape)))
+        y = b.LeakyRelu(b.Add(b.Mul(y, also((y.shape[1], 1, 1))), also(y.shape)), alpha=0.3)
     kind = WinningMaxPool if winners else MaxPool
     made = b.emit(kind(**{"kernel_shape": (2, 2), "strides": (2, 2), **pool}), y)
     graph.outputs = list(made)
     if after:
         p = made[0]
         total = b.Add(b.Mul(p, also((p.shape[1], 1, 1))), also(p.shape))
-        graph.outputs = [b.Relu(total), *made[1:], total]
+        graph.outputs = [b.LeakyRelu(total, alpha=0.1), *made[1:], total]
     return verify(graph), given
 
 

@@ -357,6 +357,8 @@ def test_scalars_are_shared_only_when_equal():
     scalar = (99968, (1,), 4)
     assert len(merge([bound(0, 4096, extra=[scalar, 0.5]), bound(256, 4352, extra=[scalar, 0.5])])) == 1
     assert len(merge([bound(0, 4096, extra=[scalar, 0.5]), bound(256, 4352, extra=[scalar, 0.25])])) == 2
+    assert len(merge([bound(0, 4096, extra=[0.0]), bound(256, 4352, extra=[0.0])])) == 1
+    assert len(merge([bound(0, 4096, extra=[0.0]), bound(256, 4352, extra=[-0.0])])) == 2
     assert len(merge([bound(0, 4096, extra=[scalar]), bound(256, 4352, extra=[(88832, (1,), 4)])])) == 2
 
 

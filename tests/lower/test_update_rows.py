@@ -116,12 +116,22 @@ def skipped(shapes: Sequence[tuple[int, ...]], dtypes: Sequence[str]) -> Weights
     return u
 
 
+def decayed(shapes: Sequence[tuple[int, ...]], dtypes: Sequence[str]) -> Weights:
+    """Each weight shrinks below 0 by a number of its own, of three."""
+    u = Weights(shapes, dtypes)
+    for i, w in enumerate(u.weights):
+        w.output = u.b.LeakyRelu(w.input, alpha=FACTORS[i % 3])
+    return u
+
+
+FACTORS = [0.75, 0.375, 0.875]
 MIXED = ["float32", "float16"] * 4
 ONE = ["float32"] * 8
 
 
 CASES = [(lamb, ONE, 6), (lamb, MIXED, 12), (grouped, ONE, 3), (grouped, MIXED, 4), (clipped, ONE, 4),
-         (clipped, MIXED, 8), (skipped, ONE, 5), (skipped, MIXED, 9)]
+         (clipped, MIXED, 8), (skipped, ONE, 5), (skipped, MIXED, 9),
+         (decayed, ONE, 2), (decayed, MIXED, 3)]
 
 
 @pytest.mark.parametrize(("make", "dtypes", "most"), CASES)
@@ -135,6 +145,16 @@ def test_rows_do_not_grow_with_the_weights_and_keep_their_bits(monkeypatch: pyte
     more, apart = make(SHAPES, dtypes).run()
     assert more > rows
     assert {n: a.tobytes() for n, a in together.items()} == {n: a.tobytes() for n, a in apart.items()}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_weights_that_abut_keep_their_own_numbers(dtype: str) -> None:
+    """They are one row only as members of it."""
+    u = decayed([(64,)] * 4, [dtype] * 4)
+    _, found = u.run(updates=1)
+    for i in range(4):
+        w = u.initial[f"w{i}"]
+        np.testing.assert_array_equal(found[f"w{i}"], np.where(w < 0, w * np.array(FACTORS[i % 3], dtype), w))
 
 
 def test_weights_that_are_gone_over_twice_are_done_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

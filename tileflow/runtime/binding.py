@@ -111,7 +111,8 @@ def bind(rows: Sequence[Row], resolve: Resolve, settled: Callable[[Place], bool]
 
 
 def merge(rows: list[Bound]) -> list[Bound]:
-    """Buckets: neighbouring flat rows of one leaf whose arrays abut become one row, so equal updates of many weights are one.
+    """Buckets: neighbouring flat rows of one leaf whose arrays abut and whose numbers agree become one row, so equal
+    updates of many weights are one.
 
     Every tensor takes whole blocks of elements, so a merged row also runs over the padding between them, which is as long in arrays of
     every type. It belongs to nobody and is zero; an update of zeros without a gradient is zero, so it stays so. Rows that draw random numbers
@@ -136,7 +137,7 @@ def _joined(a: Bound, b: Bound) -> Bound | None:
         if not isinstance(x, tuple):
             if isinstance(x, Position):
                 apart.add(y.start - x.start)
-            elif x != y:
+            elif repr(x) != repr(y):                       # -0.0 is another word than 0.0
                 return None
             args.append(x)
             continue
