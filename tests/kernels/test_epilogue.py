@@ -11,11 +11,12 @@ import paths
 import pytest
 from evaluate import call_leaf
 
-from tileflow.kernels.elementwise.epilogue import Along, Epilogue, Form, finisher, name, tail
+from tileflow.kernels.elementwise.epilogue import Along, Epilogue, arguments, finisher
 from tileflow.kernels.elementwise.expr import Expr, Var, cast, erf, maximum, where
 from tileflow.kernels.elementwise.loops import elementwise_call
 from tileflow.kernels.isa import cpu
 from tileflow.kernels.machine.call import Call, In, Out
+from tileflow.kernels.machine.called import CALLED
 from tileflow.kernels.machine.leaf import Leaf
 
 ROWS, COLS = 3, 5
@@ -24,11 +25,11 @@ CODES = {"float32": "f4", "float64": "f8"}
 
 
 @functools.cache
-def outer_product(dtype: str, form: Form | None, channels: str, path: str) -> Leaf:
+def outer_product(dtype: str, channels: str, path: str) -> Leaf:
     """A product in blocks: C[i, j] = a[i] * b[j], each block finished while it is in cache. A unit is a block."""
-    apply = finisher(form, channels)
+    finish = finisher()
 
-    def product(a, b, c, m, n, lo, hi, rest):                                                                 # type: ignore
+    def product(a, b, c, m, n, lo, hi, epilogue, rest):  # type: ignore[no-untyped-def]
         down = (m + ROWS - 1) // ROWS
         for unit in range(lo, hi):
             i, j = unit % down * ROWS, unit // down * COLS
@@ -36,15 +37,14 @@ def outer_product(dtype: str, form: Form | None, channels: str, path: str) -> Le
             for p in range(rows):
                 for q in range(cols):
                     c[i + p, j + q] = a[i + p] * b[j + q]
-            apply(rest, rows, cols, c.ctypes.data, i * n + j, n, j if channels == "columns" else i)
+            finish(epilogue, rest, rows, cols, c.ctypes.data, i * n + j, n, j if channels == "columns" else i)
 
-    return Leaf(product, f"{dtype}[:], {dtype}[:], {dtype}[:,:], i8, i8, lo, hi{tail(form)}", key=f"{channels} {name(form)} {path}")
+    return Leaf(product, f"{dtype}[:], {dtype}[:], {dtype}[:,:], i8, i8, lo, hi{CALLED}", key=f"{channels} {path}")
 
 
 def product_call(m: int, n: int, dtype: str, epilogue: Epilogue | None, channels: str = "columns") -> Call:
-    form = epilogue.form if epilogue else None
-    leaf = outer_product(CODES[dtype], form, channels, cpu.current().name)
-    args = [In(0, (m,)), In(1, (n,)), Out(0, (m, n)), m, n, *(epilogue.args if epilogue else [])]
+    leaf = outer_product(CODES[dtype], channels, cpu.current().name)
+    args = [In(0, (m,)), In(1, (n,)), Out(0, (m, n)), m, n, *arguments(epilogue, channels)]
     return Call(leaf, args, -(-m // ROWS) * -(-n // COLS))
 
 
