@@ -15,7 +15,7 @@ from tileflow.kernels.elementwise.epilogue import Along, Epilogue, arguments, fi
 from tileflow.kernels.elementwise.expr import Expr, Var, cast, erf, maximum, where
 from tileflow.kernels.elementwise.loops import elementwise_call
 from tileflow.kernels.isa import cpu
-from tileflow.kernels.machine.call import Call, In, Out
+from tileflow.kernels.machine.call import Address, Call, In, Out
 from tileflow.kernels.machine.called import CALLED
 from tileflow.kernels.machine.leaf import Leaf
 
@@ -121,6 +121,27 @@ def test_a_pass_afterwards_is_an_elementwise_call():
     same = elementwise_call(epilogue.exprs, [Out(0, (2, 5, 7)), In(2, (5, 1))], [Out(0, (2, 5, 7))])
     assert planar.leaf is same.leaf
     assert planar.args == same.args
+
+
+def test_a_product_is_one_kernel_whatever_follows():
+    x, slope = Var(0, "float32"), Along(In(2, (1,)), "scalar")
+    epilogues = [None, Epilogue((maximum(x, 0),), (), 15), Epilogue((x * Var(1, "float32"),), (slope,), 15)]
+    calls = [product_call(3, 5, "float32", epilogue) for epilogue in epilogues]
+    assert len({call.leaf for call in calls}) == 1
+    none, relu, scaled = ([arg for arg in call.args if isinstance(arg, Address)] for call in calls)
+    assert none == [Address()]
+    assert relu != scaled
+    assert relu == [arg for arg in product_call(7, 5, "float32", epilogues[1]).args if isinstance(arg, Address)]
+    assert [len(call.leaf.takes(call.args)) for call in calls] == [6, 6, 7]
+
+
+def test_an_argument_of_an_epilogue_is_checked_as_the_products_own():
+    x, slope = Var(0, "float32"), Along(In(2, (1,)), "scalar")
+    call = product_call(1, 1, "float32", Epilogue((x * Var(1, "float32"),), (slope,), 1))
+    arrays = [np.ones(1, "f4"), np.ones(1, "f4"), np.zeros((1, 1), "f4")]
+    with pytest.raises(TypeError, match="got float64"):
+        call.leaf.block(*arrays, *call.args[3:6], np.ones(1, "f8"))
+    assert call.leaf.block(*arrays, *call.args[3:6], np.ones(1, "f4")).size == 2 + 2 + 3 + 3 + 2
 
 
 def test_an_epilogue_reads_the_product_and_every_operand():
