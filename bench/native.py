@@ -110,7 +110,8 @@ def profile(engine: Engine) -> list[tuple[str, str, float]]:
             job.run(table, engine.plan.workers)
             found.append(time.perf_counter_ns() - began)
     empty, *taken = [statistics.median(found) for found in times]
-    return [(_operator(bound.row), f"{bound.row.leaf.name}: {bound.row.node.origin if bound.row.node else 'copy'}", 1e-9 * max(0.0, t - empty))
+    return [(_operator(bound.row), f"{bound.row.name}: {bound.row.node.origin if bound.row.node else 'copy'}",
+             1e-9 * max(0.0, t - empty))
             for bound, t in zip(rows, taken, strict=True)]
 
 

@@ -51,7 +51,7 @@ def _letter(arg: Any, inputs: Mapping[int, str], outputs: Mapping[int, str]) -> 
 
 def _streamed(call: Call, inputs: Mapping[int, str], outputs: Mapping[int, str], before: dict[Any, Call], after: dict[Any, Call]) -> Call | None:
     leaf, args = call.leaf, list(call.args)
-    parameters = [p for p in leaf.parameters if p.words]
+    parameters = leaf.takes(args)
     kinds: list[str] = []
     own: dict[int, str] = {}
     for i, (p, arg) in enumerate(zip(parameters, args, strict=True)):
@@ -111,7 +111,7 @@ def _leaf(leaf: Leaf, kinds: tuple[str, ...], path: cpu.Cpu) -> Leaf:
     given, passed, first, last, rows = [], [], [], [], ""
     offset: list[str] = []
     for i, (p, kind) in enumerate(zip(leaf.parameters, kind_of, strict=True)):
-        name = p.dtype if not p.words and p.dtype != "rest" else f"a{i}"
+        name = f"a{i}" if p.words else p.dtype
         given.append(name)
         if kind:
             rows = f"{name}.shape[0]"

@@ -10,11 +10,12 @@ from typing import Any
 
 from llvmlite import ir
 
-from ..elementwise.epilogue import Epilogue, Form, finisher, name, tail
+from ..elementwise.epilogue import Epilogue, arguments, finisher
 from ..isa import cpu
 from ..isa.half import HALVES, narrow, read, stored, summed
 from ..isa.vector import WORD, Emitter, as_intrinsic, itemsize, vector, word
 from ..machine.call import Call, In, Out, Work
+from ..machine.called import CALLED
 from ..machine.leaf import Leaf, Numbers, generic
 from ..machine.places import address_of
 from .indirection import fill_table, phase_pixels, phase_taps, taps_before
@@ -137,13 +138,13 @@ class DepthwiseWeightSizes(Numbers):
 
 
 @functools.cache
-def _leaf(dtype: str, path: cpu.Cpu, form: Form | None) -> Leaf:
+def _leaf(dtype: str, path: cpu.Cpu) -> Leaf:
     size, rows, wide = itemsize(dtype), BLOCK[0], itemsize(summed(dtype))
     multiply = as_intrinsic(f"tileflow_depthwise_{dtype}_{path.name}", "channels, taps, sources, tap_step, w, bias, biased, places", path,
                             _depthwise(dtype, path))
-    finish = finisher(form)
+    finish = finisher()
 
-    def conv_depthwise(x, w, bias, y, indirection, table, spare, s, lo, hi, rest):                                          # type: ignore
+    def conv_depthwise(x, w, bias, y, indirection, table, spare, s, lo, hi, epilogue, rest):  # type: ignore
         c, pixels = s.c, s.pixels
         blocks = (s.n * phase_pixels(indirection, 0) + pixels - 1) // pixels
         pitch = (pixels + rows - 1) // rows * rows
@@ -159,10 +160,10 @@ def _leaf(dtype: str, path: cpu.Cpu, form: Form | None) -> Leaf:
             taps, factors = phase_taps(indirection, phase), address_of(w) + taps_before(indirection, phase) * c * wide
             for p in range(0, count, rows):
                 multiply(c, taps, addresses + (pitch + p) * 8, pitch * 8, factors, address_of(bias), s.biased, addresses + p * 8)
-            finish(rest, count, c, address_of(y), first * c, c, 0)
+            finish(epilogue, rest, count, c, address_of(y), first * c, c, 0)
 
-    signature = f"T[:], {summed(dtype)}[:], T[:], T[:], i8[:], i8[w,:], T[w,:], numbers, lo, hi{tail(form)}"
-    return Leaf(conv_depthwise, signature.replace("T", dtype), key=f"{path.name} {name(form)}", numbers=DepthwiseSizes)
+    signature = f"T[:], {summed(dtype)}[:], T[:], T[:], i8[:], i8[w,:], T[w,:], numbers, lo, hi{CALLED}"
+    return Leaf(conv_depthwise, signature.replace("T", dtype), key=path.name, numbers=DepthwiseSizes)
 
 
 @generic("T[:], T[:], i8[:], i8, lo, hi")
@@ -203,10 +204,10 @@ def calls(p: ConvProblem, dtype: str, path: cpu.Cpu, *, biased: bool = False, ep
     x = In(0, (p.elements_in,))
     args = (x, rows, In(2, (c,)) if biased else x, Out(0, (p.elements_out,)), p.indirection,
             Work("table", ((1 + p.taps) * pitch,), "i8"), Work("spare", (2 * c,), stored(dtype)),
-            DepthwiseSizes(p.n, c, pixels, int(biased)), *(epilogue.args if epilogue else []))
+            DepthwiseSizes(p.n, c, pixels, int(biased)), *arguments(epilogue))
     estimate = p.flops / (SPEED * speed(made, path)) + (epilogue.cost if epilogue else 0.0)
     before = [] if laid is None else laid.inside(made)
-    return [*before, Call(_leaf(dtype, path, epilogue.form if epilogue else None), args, -(-p.phase_pixels // pixels) * p.phases, 1, estimate)]
+    return [*before, Call(_leaf(dtype, path), args, -(-p.phase_pixels // pixels) * p.phases, 1, estimate)]
 
 
 def panels(p: ConvProblem, dtype: str, path: cpu.Cpu) -> WeightPanels:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-from ..elementwise.epilogue import Epilogue, Form, finisher, name, tail
+from ..elementwise.epilogue import Epilogue, arguments, finisher
 from ..gemm.micro import copy, transpose
 from ..isa import cpu
 from ..isa.half import HALVES, stored
 from ..isa.vector import itemsize
 from ..machine.call import Call, In, Out, Work
+from ..machine.called import CALLED
 from ..machine.leaf import Leaf, Numbers
 from ..machine.places import address_of
 from .brgemm import brgemm, width
@@ -104,11 +105,11 @@ def _panels(dtype: str, path: cpu.Cpu) -> Leaf:
 
 
 @functools.cache
-def _leaf(dtype: str, path: cpu.Cpu, rows: int, form: Form | None) -> Leaf:
+def _leaf(dtype: str, path: cpu.Cpu, rows: int) -> Leaf:
     size, wide = itemsize(dtype), width(dtype, path)
-    multiply, finish = brgemm(dtype, path, rows), finisher(form)
+    multiply, finish = brgemm(dtype, path, rows), finisher()
 
-    def conv_direct(x, panels, bias, y, indirection, table, spare, s, lo, hi, rest):                                        # type: ignore
+    def conv_direct(x, panels, bias, y, indirection, table, spare, s, lo, hi, epilogue, rest):  # type: ignore
         c, oc, groups = s.c, s.oc, s.groups
         tiles, pitch = (oc + wide - 1) // wide, (s.pixels + rows - 1) // rows * rows
         parts = (tiles + s.part - 1) // s.part
@@ -137,10 +138,11 @@ def _leaf(dtype: str, path: cpu.Cpu, rows: int, form: Form | None) -> Leaf:
                                          addresses + ((1 + t0) * pitch + p) * 8, pitch * 8, c0 * size, panel, c * wide * size, addend,
                                          addresses + p * 8, o * size, c0 + t0 > 0)
             o = first_tile * wide
-            finish(rest, count, min(s.part * wide, oc - o), address_of(y), (first * groups + group) * oc + o, groups * oc, group * oc + o)
+            finish(epilogue, rest, count, min(s.part * wide, oc - o), address_of(y), (first * groups + group) * oc + o,
+                   groups * oc, group * oc + o)
 
     signature = "T[:], T[:], T[:], T[:], i8[:], i8[w,:], T[w,:], numbers, lo, hi"
-    return Leaf(conv_direct, signature.replace("T", dtype) + tail(form), key=f"{path.name} {rows} {name(form)}",
+    return Leaf(conv_direct, signature.replace("T", dtype) + CALLED, key=f"{path.name} {rows}",
                 numbers=DirectSizes)
 
 
@@ -220,8 +222,8 @@ def products(p: ConvProblem, dtype: str, path: cpu.Cpu, biased: bool, laid: Weig
                         step or p.groups * p.c)
     args = (image or In(0, (p.elements_in,)), weights, In(2, (p.groups * p.oc,)) if biased else weights, Out(0, (p.elements_out,)),
             p.indirection, Work("table", ((1 + p.taps) * pitch,), "i8"), Work("spare", (p.c + p.oc,), dtype), sizes,
-            *(epilogue.args if epilogue else []))
+            *arguments(epilogue))
     units = -(-p.phase_pixels // pixels) * p.groups * p.phases * -(-tiles // part)
     estimate = p.flops / speed(dtype, path) + (epilogue.cost if epilogue else 0.0)
     before = [] if laid is None else laid.inside(dtype)
-    return [*before, Call(_leaf(dtype, path, rows, epilogue.form if epilogue else None), args, units, 1, estimate)]
+    return [*before, Call(_leaf(dtype, path, rows), args, units, 1, estimate)]

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import functools
 
-from ..elementwise.epilogue import Epilogue, Form, finisher, name, tail
+from ..elementwise.epilogue import Epilogue, arguments, finisher
 from ..isa import cpu
 from ..isa.half import HALVES, narrow_rows, widen_rows
 from ..machine.call import Call, In, Out, Work
+from ..machine.called import CALLED
 from ..machine.inner import register_jitable
 from ..machine.leaf import Leaf
 from ..machine.places import address_of
@@ -27,8 +28,8 @@ SKEW = 64
 
 
 @functools.cache
-def _leaf(dtype: str, path: cpu.Cpu, rows: int, form: Form | None) -> Leaf:
-    wide, multiply, finish = width("f4", path), brgemm("f4", path, rows), finisher(form)
+def _leaf(dtype: str, path: cpu.Cpu, rows: int) -> Leaf:
+    wide, multiply, finish = width("f4", path), brgemm("f4", path, rows), finisher()
     widen, narrow = widen_rows(dtype), narrow_rows(dtype)
 
     @register_jitable
@@ -46,7 +47,8 @@ def _leaf(dtype: str, path: cpu.Cpu, rows: int, form: Form | None) -> Leaf:
         for i in range(entries.shape[0]):
             entries[i] = zero if entries[i] == 0 else image + (entries[i] - low) * 2 if groups == 1 else image + (entries[i] - low) * 2 // groups
 
-    def conv_half(x, panels, bias, y, indirection, table, spare, image, sums, s, lo, hi, rest):                             # type: ignore
+    def conv_half(x, panels, bias, y, indirection, table, spare, image, sums, s, lo, hi,  # type: ignore
+                  epilogue, rest):
         c, oc, groups = s.c, s.oc, s.groups
         tiles, pitch = (oc + wide - 1) // wide, (s.pixels + rows - 1) // rows * rows
         parts, row = (tiles + s.part - 1) // s.part, s.part * wide * 4 + SKEW
@@ -82,11 +84,11 @@ def _leaf(dtype: str, path: cpu.Cpu, rows: int, form: Form | None) -> Leaf:
                                          places + p * 8, column * 4, c0 + t0 > 0)
             for i in range(count):
                 narrow(1, cols, address_of(sums) + i * row, 0, table[i], 0)
-            finish(rest, count, cols, address_of(y), (first * groups + group) * oc + o, groups * oc, group * oc + o)
+            finish(epilogue, rest, count, cols, address_of(y), (first * groups + group) * oc + o, groups * oc,
+                   group * oc + o)
 
     signature = "T[:], f4[:], T[:], T[:], i8[:], i8[w,:], f4[w,:], f4[w,:], f4[w,:], numbers, lo, hi"
-    return Leaf(conv_half, signature.replace("T", dtype) + tail(form), key=f"{path.name} {rows} {name(form)}",
-                numbers=DirectSizes)
+    return Leaf(conv_half, signature.replace("T", dtype) + CALLED, key=f"{path.name} {rows}", numbers=DirectSizes)
 
 
 def serves(p: ConvProblem, dtype: str, path: cpu.Cpu) -> bool:
@@ -119,8 +121,8 @@ def calls(p: ConvProblem, dtype: str, path: cpu.Cpu, *, biased: bool = False, ep
             Work("table", ((2 + p.taps) * pitch,), "i8"), Work("spare", (p.c + p.groups * p.oc,), "f4"),
             Work("image", (p.reach(pixels) * p.c,), "f4"), Work("sums", (pitch * (part * wide + SKEW // 4),), "f4"),
             DirectSizes(p.n, p.c, p.oc, p.groups, p.taps, pixels, part, taps_deep, deep, int(biased), p.groups * p.c),
-            *(epilogue.args if epilogue else []))
+            *arguments(epilogue))
     units = -(-p.phase_pixels // pixels) * p.groups * p.phases * -(-tiles // part)
     estimate = p.flops / speed("f4", path) + (epilogue.cost if epilogue else 0.0)
     before = [] if laid is None else laid.inside("f4")
-    return [*before, Call(_leaf(dtype, path, rows, epilogue.form if epilogue else None), args, units, 1, estimate)]
+    return [*before, Call(_leaf(dtype, path, rows), args, units, 1, estimate)]

@@ -14,7 +14,7 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
-from ..elementwise.epilogue import Epilogue, Form, finisher, name, tail
+from ..elementwise.epilogue import Epilogue, arguments, finisher
 from ..gemm import tiles as tiled
 from ..gemm.micro import copy
 from ..gemm.tiles import DEPTH, SKEW
@@ -23,6 +23,7 @@ from ..isa.amx import SIDE, TERMS, closer, opener
 from ..isa.half import HALVES, narrow_rows, stored, widen_rows
 from ..isa.vector import itemsize
 from ..machine.call import Call, In, Out, Work
+from ..machine.called import CALLED
 from ..machine.inner import register_jitable
 from ..machine.leaf import Leaf, Numbers
 from ..machine.places import address_of
@@ -90,8 +91,8 @@ def _places(dtype: str, path: cpu.Cpu) -> tuple[Any, Any]:
 
 
 @functools.cache
-def _leaf(dtype: str, path: cpu.Cpu, apart: bool, form: Form | None) -> Leaf:
-    begin, end, run, finish = opener(), closer(), register_jitable(tiled.tile_run(dtype)), finisher(form)
+def _leaf(dtype: str, path: cpu.Cpu, apart: bool) -> Leaf:
+    begin, end, run, finish = opener(), closer(), register_jitable(tiled.tile_run(dtype)), finisher()
     (header, place), gather = _places(dtype, path), gather_rows(dtype, path)
     lay, put = (widen_rows(dtype), narrow_rows(dtype)) if dtype in HALVES else (copy("f4"), copy("f4"))
     size, step, pixel = itemsize(dtype), tiled.step_bytes(dtype, path), _gathered(dtype)
@@ -105,7 +106,7 @@ def _leaf(dtype: str, path: cpu.Cpu, apart: bool, form: Form | None) -> Leaf:
             gather(count, terms, addresses + (1 + at // c) * count * 8, at % c * size, target + (at - p) * size, pixel)
             at += terms
 
-    def conv_tiles(x, panels, bias, y, indirection, table, spare, scratch, s, lo, hi, rest):                                # type: ignore
+    def conv_tiles(x, panels, bias, y, indirection, table, spare, scratch, s, lo, hi, epilogue, rest):  # type: ignore
         c, oc, groups = s.c, s.oc, s.groups
         across, tiles = (oc + s.cols - 1) // s.cols, (oc + SIDE - 1) // SIDE
         blocks = (s.n * phase_pixels(indirection, 0) + s.pixels - 1) // s.pixels
@@ -139,12 +140,11 @@ def _leaf(dtype: str, path: cpu.Cpu, apart: bool, form: Form | None) -> Leaf:
             if apart:
                 for i in range(count):
                     put(1, width, block + i * row, 0, table[i], 0)
-            finish(rest, count, width, address_of(y), to, groups * oc, channel)
+            finish(epilogue, rest, count, width, address_of(y), to, groups * oc, channel)
         end(0)
 
     signature = "T[:], f4[:], T[:], T[:], i8[:], i8[w,:], T[w,:], f4[w,:], numbers, lo, hi"
-    return Leaf(conv_tiles, signature.replace("T", dtype) + tail(form), key=f"{path} {apart} {name(form)}",
-                numbers=TileSizes)
+    return Leaf(conv_tiles, signature.replace("T", dtype) + CALLED, key=f"{path} {apart}", numbers=TileSizes)
 
 
 def _gathered(dtype: str) -> int:
@@ -182,9 +182,9 @@ def calls(p: ConvProblem, dtype: str, path: cpu.Cpu, *, biased: bool = False, ep
     args = (In(0, (p.elements_in,)), weights, In(2, (p.groups * p.oc,)) if biased else In(0, (p.elements_in,)), Out(0, (p.elements_out,)),
             p.indirection, Work("table", ((1 + p.taps) * pixels,), "i8"), Work("spare", (max(p.c, p.oc),), stored(dtype)), scratch,
             TileSizes(p.n, p.c, p.oc, p.groups, pixels, cols, rows, sums, int(plain), int(biased)),
-            *(epilogue.args if epilogue else []))
+            *arguments(epilogue))
     units = p.phases * p.groups * -(-p.phase_pixels // pixels) * -(-p.oc // cols)
     before = [] if laid is None else laid.inside("f4")
-    leaf = _leaf(dtype, path, apart, epilogue.form if epilogue else None)
+    leaf = _leaf(dtype, path, apart)
     estimate = cost(p, dtype, path) + 0.1 * p.phase_pixels * p.groups * p.c * p.taps + (epilogue.cost if epilogue else 0.0)
     return [*before, Call(leaf, args, units, 1, estimate)]

@@ -1,14 +1,17 @@
 """Epilogues: elementwise expressions that run over blocks of a product while they are still in cache.
 
-    form = epilogue.form if epilogue else None                  # all that shapes code: leaf factories cache by it
-    apply = finisher(form)
+    finish = finisher()
 
-    def body(a, b, c, m, n, k, lo, hi, rest):
+    def body(a, b, c, m, n, k, lo, hi, epilogue, rest):
         ...                                                     # a block of C, `rows` by `cols`, first element C[i, j], is finished
-        apply(rest, rows, cols, c.ctypes.data, i * n + j, n, j)
+        finish(epilogue, rest, rows, cols, c.ctypes.data, i * n + j, n, j)
 
-    leaf = Leaf(body, "f4[:], f4[:], f4[:], i8, i8, i8, lo, hi" + tail(form), key=name(form))
-    Call(leaf, [a, b, c, m, n, k, *(epilogue.args if epilogue else [])], n=units)
+    leaf = Leaf(body, "f4[:], f4[:], f4[:], i8, i8, i8, lo, hi" + CALLED)
+    Call(leaf, [a, b, c, m, n, k, *arguments(epilogue)], n=units)
+
+An epilogue is a leaf of its own, which the product's calls by its address (`machine/called.py`), once for a unit of
+work: a few thousand elements, so that a call costs nothing beside them. A product is compiled once, whatever follows
+it, and what follows once for all products.
 
 The code of a vector is that of the elementwise leaves, each operation rounded to its dtype: a product with an epilogue has
 the bits of the product and an elementwise pass after it.
@@ -18,6 +21,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,8 +31,9 @@ import numpy as np
 from ..dtypes import CODES
 from ..isa import cpu
 from ..isa.vector import WORD, Emitter, as_intrinsic, word
-from ..machine.call import Call, In, Out
-from ..machine.inner import register_jitable
+from ..machine.call import Address, Call, In, Out
+from ..machine.called import caller
+from ..machine.leaf import Leaf, parse
 from .coefficients import letters, lift
 from .expr import Expr, flops, key, variables
 from .loops import COLUMN, FULL, ROW, SCALAR, Loops, elementwise_call, loaded
@@ -61,14 +66,15 @@ class Form:
         return [read[i + 1].dtype for i in range(len(self.kinds))]
 
     @property
-    def arrays(self) -> list[str]:
-        """Element types of the arrays that only `apply` sees: operands, then further outputs."""
-        return [*self.dtypes, *(e.dtype for e in self.exprs[1:])]
+    def signature(self) -> str:
+        """What its leaf finds at `rest`: the operands, then the outputs but the first, then the coefficients."""
+        arrays = [*self.dtypes, *(e.dtype for e in self.exprs[1:])]
+        return ", ".join([*(f"{CODES[d]}[:]" for d in arrays), *letters(*self.exprs)])
 
     @property
-    def words(self) -> int:
-        """Words in the argument block: address and size of each array, then the coefficients."""
-        return 2 * len(self.arrays) + len(letters(*self.exprs))
+    def key(self) -> str:
+        """A hash of all of it."""
+        return hashlib.sha1(repr((key(*self.exprs), self.kinds)).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -98,7 +104,7 @@ class Epilogue:
 
     @property
     def args(self) -> list[Any]:
-        """The Call's arguments for the parameters of `tail`."""
+        """The Call's arguments for the parameters that `Form.signature` names."""
         return [*(replace(o.arg, shape=(math.prod(o.arg.shape),)) for o in self.operands),
                 *(Out(self.own - 1 + k, (self.size,)) for k in range(1, len(self.exprs))), *lift(self.exprs).values]
 
@@ -119,33 +125,38 @@ class Epilogue:
         return elementwise_call(self.exprs, [Out(0, table), *operands], [Out(k and self.own - 1 + k, table) for k in range(len(self.exprs))])
 
 
-def name(form: Form | None) -> str:
-    """What a leaf's key says of its epilogue."""
-    return "" if form is None else hashlib.sha1(repr((key(*form.exprs), form.kinds)).encode()).hexdigest()[:16]
+WORDS = "rest, rows, cols, c, start, row, channel"
+"""What a product hands its epilogue."""
 
 
-def tail(form: Form | None) -> str:
-    """What a leaf's signature ends with: the word `rest` for its body, then arrays and coefficients that only `apply`
-    sees."""
-    words = [] if form is None else [*(f"{CODES[d]}[:]" for d in form.arrays), *letters(*form.exprs)]
-    return ", ".join([", rest", *words])
+def finisher() -> Any:
+    """The Numba-callable `finish(epilogue, rest, rows, cols, c, start, row, channel)`, all intp, that finishes a block.
 
-
-@register_jitable
-def _nothing(rest: int, rows: int, cols: int, c: int, start: int, row: int, channel: int) -> None:
-    """The `apply` of no epilogue."""
-
-
-def finisher(form: Form | None, channels: str = "columns") -> Any:
-    """The Numba-callable `apply(rest, rows, cols, c, start, row, channel)`, all intp, that finishes a block of the product.
-
-    rest: the leaf's word of that name. rows, cols: the size of the block. c: the address of output 0's first element. start: how
-    many elements lie before the block's first one. row: elements from one row of the block to the next; columns are neighbours.
-    channel: the output channel of the block's first column or, with channels="rows", of its first row. Without an epilogue
-    nothing is done.
+    epilogue, rest: the leaf's words of the Call's `arguments`. rows, cols: the size of the block. c: the address of
+    output 0's first element. start: how many elements lie before the block's first one. row: elements from one row of
+    the block to the next; columns are neighbours. channel: the output channel of the block's first column or, with
+    channels="rows", of its first row. Without an epilogue nothing is done.
     """
+    return caller("epilogue", WORDS)
+
+
+def arguments(epilogue: Epilogue | None, channels: str = "columns") -> list[Any]:
+    """The Call's arguments for the end, `CALLED`, of a signature; channels: a block's "columns" or "rows"."""
     assert channels in ("columns", "rows"), channels
-    return _nothing if form is None else _finisher(form, channels == "columns", cpu.current())
+    if epilogue is None:
+        return [Address()]
+    form = epilogue.form
+    return [Address(_leaf(form, channels == "columns", cpu.current()), parse(form.signature)), *epilogue.args]
+
+
+@functools.cache
+def _leaf(form: Form, by_column: bool, path: cpu.Cpu) -> Leaf:
+    apply = _finisher(form, by_column, path)
+
+    def epilogue(rest, rows, cols, c, start, row, channel):  # type: ignore[no-untyped-def]
+        apply(rest, rows, cols, c, start, row, channel)
+
+    return Leaf(epilogue, re.sub(r"\w+", "i8", WORDS), key=f"{form.key} {by_column} {path.name}")
 
 
 @functools.cache
@@ -155,7 +166,7 @@ def _finisher(form: Form, by_column: bool, path: cpu.Cpu) -> Any:
     loops = Loops(form.exprs, tuple(range(len(kinds))), tuple(dtypes), tuple(lies[kind] for kind in kinds), 2)
 
     def emit(e: Emitter, rest: Any, rows: Any, cols: Any, c: Any, start: Any, row: Any, channel: Any) -> None:
-        words = [e.load(e.address(rest, 16 * i), WORD) for i in range(len(form.arrays))]
+        words = [e.load(e.address(rest, 16 * i), WORD) for i in range(len(form.kinds) + len(form.exprs) - 1)]
         scalars = loaded(e, e.address(rest, 16 * len(words)), form.exprs)
         sources, targets = [c, *words[:len(form.kinds)]], [c, *words[len(form.kinds):]]
         if "channel" not in kinds:                                 # rows that abut are one
@@ -169,7 +180,7 @@ def _finisher(form: Form, by_column: bool, path: cpu.Cpu) -> Any:
             return [e.b.add(at[0], row), at[1] if by_column else e.address(at[1], 1)]
         e.loop(0, rows, 1, [start, channel], one)
     by = "columns" if by_column else "rows"
-    return as_intrinsic(f"epilogue_{name(form)}_{by}_{path.name}", "rest, rows, cols, c, start, row, channel", path, emit)
+    return as_intrinsic(f"epilogue_{form.key}_{by}_{path.name}", WORDS, path, emit)
 
 
 def _element(e: Emitter, base: Any, index: Any, dtype: str) -> Any:

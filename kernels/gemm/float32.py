@@ -18,10 +18,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from ..elementwise.epilogue import Epilogue, Form, finisher, name, tail
+from ..elementwise.epilogue import Epilogue, arguments, finisher
 from ..isa import cpu
 from ..isa.vector import itemsize
 from ..machine.call import Call, In, Out, Work
+from ..machine.called import CALLED
 from ..machine.inner import register_jitable
 from ..machine.leaf import Leaf
 from ..machine.places import address_of
@@ -64,8 +65,8 @@ class Piece:
 
 
 @register_jitable
-def _finish(c: Any, at: int, n: int, rows: int, cols: int, alpha: float, beta: float, flags: int, bias: Any, bias_at: int,
-            column: int, bias_row: int) -> None:
+def _scale(c: Any, at: int, n: int, rows: int, cols: int, alpha: float, beta: float, flags: int, bias: Any,
+           bias_at: int, column: int, bias_row: int) -> None:
     """C = alpha * C + beta * bias over the finished block that starts at element `at`; `n` elements lead from row to row."""
     if flags & BIASED == 0 and alpha == 1:
         return
@@ -117,14 +118,13 @@ def _dots_block(dtype: str) -> Any:
 
 
 @functools.cache
-def _gemm(kind: str, dtype: str, path: cpu.Cpu, form: Form | None) -> Leaf:
+def _gemm(kind: str, dtype: str, path: cpu.Cpu) -> Leaf:
     """The leaf over one micro-kernel; `GemmSizes` says what it reads and its range."""
-    apply = finisher(form)
     makers: dict[str, Any] = {"outer": partial(_outer_block, outer=micro.outer), "panels": partial(_outer_block, outer=micro.panels),
                               "dot": _dots_block, "tiles": tiled.tile_block}
-    block, size = register_jitable(makers[kind](dtype)), itemsize(dtype)
+    block, size, finish = register_jitable(makers[kind](dtype)), itemsize(dtype), finisher()
 
-    def gemm(a, b, c, bias, scratch, alpha, beta, s, lo, hi, rest):  # type: ignore[no-untyped-def]
+    def gemm(a, b, c, bias, scratch, alpha, beta, s, lo, hi, epilogue, rest):  # type: ignore[no-untyped-def]
         down, across = (s.m + s.rows - 1) // s.rows, (s.n + s.cols - 1) // s.cols
         for unit in range(lo, hi):
             i, j, matrix = unit % down * s.rows, unit // down % across * s.cols, unit // (down * across)
@@ -134,13 +134,13 @@ def _gemm(kind: str, dtype: str, path: cpu.Cpu, form: Form | None) -> Leaf:
             to = s.c_at + (matrix * s.m + i) * s.c_row + j
             block(height, width, s.k, s.depth, a.ctypes.data + from_a, s.a_row, s.a_k, b.ctypes.data + from_b, s.b_col,
                   c.ctypes.data + to * size, s.c_row * size, s.flags, address_of(scratch))
-            _finish(c, to, s.c_row, height, width, alpha, beta, s.flags, bias, i * s.bias_row, s.c_at + j, s.bias_row)
-            apply(rest, height, width, address_of(c), to, s.c_row, (s.c_at + j) % s.c_row)
+            _scale(c, to, s.c_row, height, width, alpha, beta, s.flags, bias, i * s.bias_row, s.c_at + j, s.bias_row)
+            finish(epilogue, rest, height, width, address_of(c), to, s.c_row, (s.c_at + j) % s.c_row)
 
     gemm.__name__ = f"gemm_{kind}"
     signature = "T[:], T[:], T[:], T[:], T[w,:], T, T, numbers, lo, hi"
-    return Leaf(gemm, signature.replace("T", dtype) + tail(form),
-                key=f"{kind}-{path if kind == 'tiles' else path.name}-{name(form)}", numbers=GemmSizes)
+    return Leaf(gemm, signature.replace("T", dtype) + CALLED, key=f"{kind}-{path if kind == 'tiles' else path.name}",
+                numbers=GemmSizes)
 
 
 def _pieces(p: GemmProblem, plan: Blocking, panel: int, serial: Serial | None) -> list[Piece]:
@@ -264,7 +264,7 @@ def _piece_calls(dtype: str, p: GemmProblem, plan: Blocking, piece: Piece, opera
     flags = (MORE if piece.at else 0) | (COPIED if copied else 0) | (PANELS if plan.panels else 0)
     addend = flat(bias.arg) if bias else a
     flags |= (BIASED | (ALONG if bias.column else 0)) if bias else 0
-    leaf = _gemm({"dots": "dot", "direct": "outer", "packed": "panels"}.get(plan.way, plan.way), dtype, path, epilogue.form if epilogue else None)
+    leaf = _gemm({"dots": "dot", "direct": "outer", "packed": "panels"}.get(plan.way, plan.way), dtype, path)
     made = []
     for a_at, b_at, c_at in starts(replace(p, b_step=b_step)):
         (a_outer, a_inner), (b_outer, b_inner) = last_two(p.a_step, 0), last_two(b_step, 0)
@@ -272,6 +272,6 @@ def _piece_calls(dtype: str, p: GemmProblem, plan: Blocking, piece: Piece, opera
                           plan.cols, plan.depth,
                       a_row * size, a_k * size, b_col * size, inner_count, a_outer * size, a_inner * size, b_outer * size, b_inner * size,
                       (a_at + piece.at * a_k) * size, (b_at + b_start) * size, c_at * p.m * p.n + piece.j, p.n)
-        args = [a, right, c, addend, Work("block", (scratch,), dtype), alpha, beta, sizes, *(epilogue.args if epilogue else [])]
+        args = [a, right, c, addend, Work("block", (scratch,), dtype), alpha, beta, sizes, *arguments(epilogue)]
         made.append(Call(leaf, args, n=units, cost=cost))
     return made

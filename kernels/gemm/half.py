@@ -12,10 +12,11 @@ import functools
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..elementwise.epilogue import Epilogue, Form, finisher, name, tail
+from ..elementwise.epilogue import Epilogue, arguments, finisher
 from ..isa import cpu
 from ..isa.half import narrow_rows, round_rows, widen_rows
 from ..machine.call import Call, In, Out, Work
+from ..machine.called import CALLED
 from ..machine.inner import register_jitable
 from ..machine.leaf import Leaf
 from ..machine.places import address_of
@@ -104,15 +105,16 @@ def _tile_block(dtype: str) -> Any:
 
 
 @functools.cache
-def _gemm(dtype: str, path: cpu.Cpu, way: str, partials: str, form: Form | None) -> Leaf:
+def _gemm(dtype: str, path: cpu.Cpu, way: str, partials: str) -> Leaf:
     """The product; `GemmSizes` says what it reads and its range. With a bias `c_at` is the piece's first column."""
     block = register_jitable({"vectors": lambda: _vector_block(dtype, partials), "dots": lambda: _dots_block(dtype),
                               "pairs": lambda: _pairs_block(path), "tiles": lambda: _tile_block(dtype),
                               "native": lambda: _native_block(path)}[way]())
-    read, write, apply = widen_rows(dtype), narrow_rows(dtype), finisher(form)
+    read, write, finish = widen_rows(dtype), narrow_rows(dtype), finisher()
 
     @register_jitable
-    def finish(scratch, sums, spare, height, width, cols, alpha, beta, biased, bias, bias_at, bias_row, bias_column):  # type: ignore[no-untyped-def]
+    def scale(scratch, sums, spare, height, width, cols, alpha, beta, biased, bias,  # type: ignore[no-untyped-def]
+              bias_at, bias_row, bias_column):
         """alpha * sums + beta * bias; `sums` and `spare` (a row of bias) are elements of the scratch."""
         for i in range(height):
             row, addend = scratch[sums + i * cols:sums + i * cols + width], scratch[spare:spare + width]
@@ -129,7 +131,7 @@ def _gemm(dtype: str, path: cpu.Cpu, way: str, partials: str, form: Form | None)
                 for j in range(width):
                     row[j] = alpha * row[j] + beta * addend[j]
 
-    def half_gemm(a, b, c, bias, scratch, alpha, beta, s, lo, hi, rest):  # type: ignore[no-untyped-def]
+    def half_gemm(a, b, c, bias, scratch, alpha, beta, s, lo, hi, epilogue, rest):  # type: ignore[no-untyped-def]
         down, across, spare = (s.m + s.rows - 1) // s.rows, (s.n + s.cols - 1) // s.cols, s.rows * s.cols
         sums = address_of(scratch)
         work = sums + 4 * (spare + s.cols)
@@ -140,15 +142,15 @@ def _gemm(dtype: str, path: cpu.Cpu, way: str, partials: str, form: Form | None)
             from_b = s.b_at + matrix // s.inner * s.b_outer + matrix % s.inner * s.b_inner + j * s.b_col
             block(height, width, s.k, address_of(a) + from_a, s.a_row, s.a_k, address_of(b) + from_b, s.b_col, sums, s.cols * 4, work)
             if s.flags & BIASED != 0 or alpha != 1:
-                finish(scratch, 0, spare, height, width, s.cols, alpha, beta, s.flags & BIASED, bias, i * s.bias_row + (s.c_at + j) * s.bias_column,
-                       s.bias_row, s.bias_column)
+                scale(scratch, 0, spare, height, width, s.cols, alpha, beta, s.flags & BIASED, bias,
+                      i * s.bias_row + (s.c_at + j) * s.bias_column, s.bias_row, s.bias_column)
             to = s.c_at + (matrix * s.m + i) * s.c_row + j
             write(height, width, sums, s.cols * 4, address_of(c) + to * 2, s.c_row * 2)
-            apply(rest, height, width, address_of(c), to, s.c_row, (s.c_at + j) % s.c_row)
+            finish(epilogue, rest, height, width, address_of(c), to, s.c_row, (s.c_at + j) % s.c_row)
 
     right = dtype if way == "dots" else "f4"
-    signature = f"{dtype}[:], {right}[:], {dtype}[:], {dtype}[:], f4[w,:], f4, f4, numbers, lo, hi" + tail(form)
-    return Leaf(half_gemm, signature, key=f"{way}-{path if way == 'tiles' else path.name}-{partials}-{name(form)}",
+    signature = f"{dtype}[:], {right}[:], {dtype}[:], {dtype}[:], f4[w,:], f4, f4, numbers, lo, hi" + CALLED
+    return Leaf(half_gemm, signature, key=f"{way}-{path if way == 'tiles' else path.name}-{partials}",
                 numbers=GemmSizes)
 
 
@@ -293,7 +295,7 @@ def _piece(p: GemmProblem, first: int, n: int, layout: _Layout, operands: tuple[
                       a_row * 2, a_k * 2, b_col, inner_count, a_outer * 2, a_inner * 2, b_outer * b_size, b_inner * b_size,
                       a_at * 2, b_at * b_size, c_at * p.m * p.n + first, p.n)
         args = [a, right, c, flat(bias.arg) if bias else a, Work("block", (floats,), "f4"), alpha, beta, sizes,
-                *(epilogue.args if epilogue else [])]
+                *arguments(epilogue)]
         cost = 2.0 * outer_count * inner_count * p.m * n * p.k / speed + 30.0 * units + (epilogue.cost if epilogue else 0.0)
-        made.append(Call(_gemm(dtype, path, layout.way, partials, epilogue.form if epilogue else None), args, n=units, cost=cost))
+        made.append(Call(_gemm(dtype, path, layout.way, partials), args, n=units, cost=cost))
     return made

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from .leaf import Address as Address
 from .leaf import Leaf
 
 
@@ -86,7 +87,8 @@ class Call:
     """
 
     leaf: Leaf
-    args: Sequence[Any]        # In | Out | Work | Const | Micro | Seed | Position | Numbers | Python number, one per leaf parameter but lo/hi/worker
+    args: Sequence[Any]        # In | Out | Work | Const | Micro | Seed | Position | Numbers | Address | Python number:
+                               # one for each of `leaf.takes(args)`
     n: int
     grain: int = 1
     cost: float = 0.0

@@ -9,8 +9,8 @@ The caller hands over the address of an *argument block* (int64 words: address a
 each scalar) and a range. Arguments marked `[r, ...]` arrive cut to rows lo..hi, so a body never sees the range and loops
 from 0 (a loop from `lo` may index negatively as far as LLVM knows, and then does not vectorise). Arguments marked
 `[w, ...]` are one row per worker: the body sees its own row, an array of one dimension less. The words `lo`, `hi` and
-`worker` in a signature pass those numbers themselves. The word `rest` passes the address of the block's words for all
-parameters after it, which the body does not see: code that takes any number of them reads them there (see `epilogue`).
+`worker` in a signature pass those numbers themselves. The word `rest`, the last one, passes the address of the block's
+words behind the leaf's own: what leaves read that the body calls by an `Address` among its arguments (see `called.py`).
 The word `numbers` passes a leaf's sizes and strides as one argument with names, a `Numbers`.
 Bodies never raise; a `checked` leaf returns a status, 0 for success.
 """
@@ -103,7 +103,7 @@ class Parameter:
 def parse(signature: str, numbers: type[Numbers] | None = None) -> tuple[Parameter, ...]:
     """`'f4[r,:], i8, numbers, worker'` to parameters, of which `numbers` is one of that class."""
     found = []
-    for text in re.split(r",(?![^\[]*\])", signature):
+    for text in re.split(r",(?![^\[]*\])", signature) if signature else ():
         word = text.strip()
         if word in PASSED:
             found.append(Parameter(word))
@@ -118,11 +118,6 @@ def parse(signature: str, numbers: type[Numbers] | None = None) -> tuple[Paramet
         cut = axes[0] if axes and axes[0] in "rw" else ""
         found.append(Parameter(match[1], len(axes), cut))
     return tuple(found)
-
-
-def _seen(parameters: tuple[Parameter, ...]) -> tuple[Parameter, ...]:
-    """The parameters that the body gets: all up to `rest`."""
-    return next((parameters[:i + 1] for i, p in enumerate(parameters) if p.dtype == "rest"), parameters)
 
 
 def _views(parameters: tuple[Parameter, ...]) -> Any:
@@ -181,6 +176,20 @@ def _views(parameters: tuple[Parameter, ...]) -> Any:
         return result(types.intp, types.intp, types.intp, types.intp), generate
 
     return views
+
+
+@dataclass(frozen=True)
+class Address:
+    """An argument for a parameter `i8`: the address of a leaf that the called one calls itself, 0 for none. What that
+    one finds at `rest`, its `parameters`, are arguments behind those for the called leaf's own (`Leaf.takes`)."""
+
+    leaf: Leaf | None = None
+    parameters: tuple[Parameter, ...] = ()
+
+    @property
+    def word(self) -> int:
+        """The address (compiles the leaf first)."""
+        return self.leaf.address if self.leaf else 0
 
 
 class Leaf:
@@ -242,13 +251,12 @@ class Leaf:
 
     def _entry(self) -> Callable[[int, int, int, int], int]:
         """The function to compile."""
-        seen = _seen(self.parameters)
-        order = [self.same.get(i, i) for i in range(len(seen))]
+        order = [self.same.get(i, i) for i in range(len(self.parameters))]
         text = ("def entry(block, lo, hi, worker):\n"
                 "    v = views(block, lo, hi, worker)\n"
                 f"    status = body({', '.join(f'v[{i}]' for i in order)})\n"
                 f"    return {'status' if self.checked else '0'}\n")
-        names = dict(views=_views(seen), body=njit(inline="always", **self.options)(self.twin),
+        names = dict(views=_views(self.parameters), body=njit(inline="always", **self.options)(self.twin),
                      __name__=self.twin.__module__)
         exec(compile(text, "<leaf>", "exec"), names)          # our own four lines above: no foreign text reaches it
         home = self.twin.__code__
@@ -266,14 +274,21 @@ class Leaf:
         assert self._code is not None
         return self._code.address
 
+    def takes(self, args: Sequence[Any]) -> list[Parameter]:
+        """The parameters that these arguments are for, one each: the leaf's own that have words in the argument block,
+        then those of the leaves whose addresses are among the arguments, in their order."""
+        own = (p for p in self.parameters if p.words)
+        return [*own, *(p for arg in args if isinstance(arg, Address) for p in arg.parameters)]
+
     def block(self, *args: Any) -> np.ndarray:
-        """The argument block for these arrays and scalars (int64). The arrays must outlive it."""
+        """The argument block for these arrays, scalars and addresses (int64). The arrays must outlive it."""
         words: list[int] = []
         values = iter(args)
-        for p in self.parameters:
-            if p.words == 0:
-                continue
+        for p in self.takes(args):
             value = next(values)
+            if isinstance(value, Address):
+                words.append(value.word)
+                continue
             if p.numbers:
                 words += value.words()
                 continue
@@ -293,7 +308,7 @@ class Leaf:
     def __call__(self, *args: Any, n: int | None = None, lo: int = 0, worker: int = 0) -> int:
         """Run over rows lo..n (default: all rows of the first `r` array) on the calling thread; returns the status."""
         if n is None:
-            arrays = [a for a, p in zip(args, (p for p in self.parameters if p.words), strict=True) if p.cut == "r"]
+            arrays = [a for a, p in zip(args, self.takes(args), strict=True) if p.cut == "r"]
             n = arrays[0].shape[0] if arrays else 1
         block = self.block(*args)
         return int(invoke_leaf(self.address, block.ctypes.data, lo, n, worker))

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from llvmlite import ir
 
-from ..elementwise.epilogue import Epilogue, Form, finisher, name, tail
+from ..elementwise.epilogue import Epilogue, arguments, finisher
 from ..isa import cpu, mathlib
 from ..isa.half import borrowed
 from ..isa.vector import Emitter, as_intrinsic, itemsize, vector, word
-from ..machine.call import Call, In, Out, Work
+from ..machine.call import Address, Call, In, Out, Work
+from ..machine.called import CALLED
 from ..machine.leaf import Leaf
 from ..machine.places import address_of
 from ..streamed import own_form
@@ -224,12 +225,12 @@ def _batch_statistics(partial, scale, means, variances, inverses, factors, rows,
 
 
 @functools.cache
-def _batch_normalise(dtype: str, form: Form | None, path: cpu.Cpu, own: tuple[str, ...] = ("", "")) -> Leaf:
+def _batch_normalise(dtype: str, path: cpu.Cpu, own: tuple[str, ...] = ("", "")) -> Leaf:
     """`own`: the 16-bit types in which x and y lie, if they do; an epilogue reads y in the kernel's."""
-    normalise, apply, size = _over_block("normalise", dtype, path), finisher(form), itemsize(dtype)
+    normalise, finish, size = _over_block("normalise", dtype, path), finisher(), itemsize(dtype)
     (take, _, _), (_, room, give) = (borrowed(dtype, letter) for letter in own)
 
-    def batch_normalise(x, shift, y, means, factors, spare, block, lo, hi, rest):                                                   # type: ignore
+    def batch_normalise(x, shift, y, means, factors, spare, block, lo, hi, epilogue, rest):  # type: ignore
         """A unit of range is a block of rows."""
         rows, channels = x.shape
         for unit in range(lo, hi):
@@ -239,12 +240,17 @@ def _batch_normalise(dtype: str, form: Form | None, path: cpu.Cpu, own: tuple[st
             normalise(height, channels, take(x, at, many, spare, 0), channels * size, room(y, at, many, spare, many),
                       address_of(means), address_of(factors), address_of(shift))
             give(y, at, many, spare, many)
-            apply(rest, height, channels, address_of(y), at, channels, 0)
+            finish(epilogue, rest, height, channels, address_of(y), at, channels, 0)
 
     flat = f"{dtype}[:]"
     x, y = _letters(dtype, own)
-    return Leaf(batch_normalise, f"{x}[:,:], {flat}, {y}[:,:], {flat}, {flat}, {dtype}[w,:], i8, lo, hi{tail(form)}", key=f"{path.name} {name(form)}",
-                narrowed=_form(dtype, own, lambda letters: _batch_normalise(dtype, form, path, (*letters, "")[:2]), (0,) if form else (0, 2), 5))
+    narrow = _form(dtype, own, lambda letters: _batch_normalise(dtype, path, letters), (0, 2), 5)
+
+    def narrowed(call: Call, letters: Mapping[int, str]) -> Call | None:
+        return None if 2 in letters and call.args[7] != Address() else narrow(call, letters)
+
+    signature = f"{x}[:,:], {flat}, {y}[:,:], {flat}, {flat}, {dtype}[w,:], i8, lo, hi{CALLED}"
+    return Leaf(batch_normalise, signature, key=path.name, narrowed=narrow and narrowed)
 
 
 @functools.cache
@@ -325,14 +331,13 @@ def batch_norm(rows: int, channels: int, dtype: str, epsilon: float, path: cpu.C
     table, small, block = (rows, channels), (channels,), block_rows(channels, dtype)
     units, size = -(-rows // (UNIT * block)), rows * channels
     partial, factors, spare = Work("partial", (units, 2, channels), "f8"), Work("factors", small, dtype), Work("spare", (1,), dtype)
-    form = epilogue.form if epilogue else None
     moved = size * itemsize(dtype)
     return [
         Call(_batch_moments(dtype, path), (In(0, table), partial, Work("block", (3, channels), dtype), spare, block), units, 1, moved * 0.06),
         Call(_per_channel("statistics", dtype), (partial, In(1, small), *(Out(i, small) for i in (1, 2, 3)), factors, rows, block, epsilon),
              channels, 64, channels * (units + 20.0)),
-        Call(_batch_normalise(dtype, form, path),
-             (In(0, table), In(2, small), Out(0, table), Out(1, small), factors, spare, block, *(epilogue.args if epilogue else ())),
+        Call(_batch_normalise(dtype, path),
+             (In(0, table), In(2, small), Out(0, table), Out(1, small), factors, spare, block, *arguments(epilogue)),
              -(-rows // block), 1, moved * 0.09 + (epilogue.cost if epilogue else 0.0))]
 
 

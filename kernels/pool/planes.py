@@ -1,14 +1,16 @@
 """Pooling of a product's finished planes while they are in cache, so that the product itself is never written to memory.
 
 The kernel computes whole planes of its product into scratch memory, runs its epilogue there, and then `pooler`'s function over them: maxima
-of 2 x 2 blocks, their winners if wanted, and what is elementwise afterwards. Its body sees none of the arrays that come out: they follow
-those of the epilogue behind the word `rest`.
+of 2 x 2 blocks, their winners if wanted, and what is elementwise afterwards. That is a leaf of its own, which the
+product's calls by its address as it does its epilogue; the arrays that come out follow those of the epilogue behind the
+word `rest`.
 
 All of it is the code that the separate leaves run: the bits are those of a product, a pooling and an elementwise pass.
 """
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,12 +18,13 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from ..elementwise.epilogue import Epilogue, Form, name, tail
+from ..elementwise.epilogue import Epilogue, Form
 from ..elementwise.loops import FULL, Loops, loaded, stored
 from ..isa import cpu
 from ..isa.vector import WORD, Emitter, as_intrinsic, itemsize, word
-from ..machine.call import Out
-from ..machine.inner import register_jitable
+from ..machine.call import Address, Out
+from ..machine.called import caller
+from ..machine.leaf import Leaf, parse
 from .maximum import halve
 
 
@@ -34,15 +37,15 @@ class Shape:
     then: Form | None
 
     @property
-    def name(self) -> str:
-        """What a leaf's key says of it."""
-        return f"{self.dtype}_{self.code}_{name(self.then)}"
+    def key(self) -> str:
+        """All of it as a word."""
+        return f"{self.dtype}_{self.code}_{self.then.key if self.then else ''}"
 
     @property
-    def tail(self) -> str:
-        """What the signature ends with, after the epilogue's."""
-        own = f", {self.dtype}[:]" + (f", {self.code}[:]" if self.code else "")
-        return own + tail(self.then).removeprefix(", rest")
+    def signature(self) -> str:
+        """What its leaf finds at `rest`."""
+        own = f"{self.dtype}[:]" + (f", {self.code}[:]" if self.code else "")
+        return f"{own}, {self.then.signature}" if self.then and self.then.signature else own
 
     @property
     def outputs(self) -> int:
@@ -52,7 +55,7 @@ class Shape:
     @property
     def arrays(self) -> int:
         """Arrays that what follows reads and writes besides the maxima."""
-        return len(self.then.arrays) if self.then else 0
+        return len(self.then.kinds) + len(self.then.exprs) - 1 if self.then else 0
 
 
 @dataclass(frozen=True)
@@ -75,8 +78,13 @@ class Pooling:
         return Shape(self.dtype, self.code, self.then.form if self.then else None)
 
     @property
+    def address(self) -> Address:
+        """The Call's argument for the word `pooling`."""
+        return Address(_leaf(self.shape, cpu.current()), parse(self.shape.signature))
+
+    @property
     def args(self) -> list[Any]:
-        """The Call's arguments for the parameters of `Shape.tail`."""
+        """The Call's arguments for the parameters that `Shape.signature` names."""
         whole = (self.planes * (self.h // 2) * (self.w // 2),)
         return [*(Out(i, whole) for i in range(self.shape.outputs)), *(self.then.args if self.then else [])]
 
@@ -86,33 +94,42 @@ class Pooling:
         return self.planes * (self.h // 2) * (4 + self.w // 2 * 0.5) + (self.then.cost if self.then else 0.0)
 
 
-@register_jitable
-def _nothing(rest: int, planes: int, h: int, w: int, source: int, plane: int, channel: int) -> None:
-    """The `pool` of a kernel that keeps its product."""
+WORDS = "rest, planes, h, w, source, plane, channel"
+"""What a product hands its pooling."""
 
 
-def pooler(shape: Shape | None, before: Form | None, path: cpu.Cpu) -> Any:
-    """The Numba-callable `pool(rest, planes, h, w, source, plane, channel)`, all intp, that pools finished planes.
+def pooler() -> Any:
+    """The Numba-callable `pool(pooling, rest, planes, h, w, source, plane, channel)`, all intp, that pools planes.
 
-    rest: the leaf's word of that name. planes, h, w: how many there are, of which size. source: the address of the first one. plane,
-    channel: its number in the product and that of its channel. `before` is the form of the kernel's epilogue.
+    pooling: the leaf's word for `Pooling.address`. rest: the address of the words for `Pooling.args`. planes, h, w:
+    how many there are, of which size. source: the address of the first one. plane, channel: its number in the product
+    and that of its channel. Nothing is done where the product is kept.
     """
-    return _nothing if shape is None else _pooler(shape, before.words if before else 0, path)
+    return caller("pooling", WORDS)
 
 
 @functools.cache
-def _pooler(shape: Shape, at: int, path: cpu.Cpu) -> Any:
-    """at: words of the block between `rest` and the pooling's own."""
+def _leaf(shape: Shape, path: cpu.Cpu) -> Leaf:
+    pool = _pooler(shape, path)
+
+    def pooling(rest, planes, h, w, source, plane, channel):  # type: ignore[no-untyped-def]
+        pool(rest, planes, h, w, source, plane, channel)
+
+    return Leaf(pooling, re.sub(r"\w+", "i8", WORDS), key=f"{shape.key} {path.name}")
+
+
+@functools.cache
+def _pooler(shape: Shape, path: cpu.Cpu) -> Any:
     size = itemsize(shape.dtype)
 
     def emit(e: Emitter, rest: Any, planes: Any, h: Any, w: Any, source: Any, plane: Any, channel: Any) -> None:
         def array(k: int) -> Any:
-            return e.load(e.address(rest, 8 * at + 16 * k), WORD)
+            return e.load(e.address(rest, 16 * k), WORD)
 
         high, wide = e.b.ashr(h, word(1)), e.b.ashr(w, word(1))
         block, maxima = e.b.mul(high, wide), array(0)
         arrays = [array(shape.outputs + k) for k in range(shape.arrays)]
-        words = e.address(rest, 8 * at + 16 * (shape.outputs + shape.arrays))
+        words = e.address(rest, 16 * (shape.outputs + shape.arrays))
         scalars = loaded(e, words, shape.then.exprs if shape.then else ())
 
         def one(i: Any, state: list[Any]) -> list[Any]:
@@ -130,7 +147,7 @@ def _pooler(shape: Shape, at: int, path: cpu.Cpu) -> Any:
             return [e.address(x, e.times(e.b.mul(h, w), size)), e.b.add(done, block)]
         e.loop(0, planes, 1, [source, e.b.mul(plane, block)], one)
 
-    return as_intrinsic(f"pool_planes_{shape.name}_{at}_{path.name}", "rest, planes, h, w, source, plane, channel", path, emit)
+    return as_intrinsic(f"pool_planes_{shape.key}_{path.name}", WORDS, path, emit)
 
 
 def _finish(e: Emitter, then: Form, best: Any, maxima: Any, index: Any, channel: Any, arrays: Sequence[Any],

@@ -15,15 +15,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..dtypes import CODES
-from ..elementwise.epilogue import Epilogue, Form, name, tail
+from ..elementwise.epilogue import Epilogue
 from ..gemm.problem import Panels, flat
 from ..isa import cpu
 from ..machine.call import Call, Const, In, Out, Work
+from ..machine.called import CALLED
 from ..machine.leaf import Leaf, Numbers
 from ..machine.places import address_of
 from .dots import Way, way_of
-from .finish import finisher
+from .finish import arguments, finisher
 from .frames import Framing, frame_leaf, framed
 from .product import SIGNED
 from .strips import strip
@@ -212,13 +212,12 @@ class ByteConvSizes(Numbers):
 
 
 @functools.cache
-def _conv_leaf(way: Way, x_signed: bool, w_signed: bool, form: Form | None, height: int, vectors: int) -> Leaf:
-    multiply, one, apply = strip(way, height, vectors), strip(way, 1, vectors), finisher(form, "rows")
+def _conv_leaf(way: Way, x_signed: bool, w_signed: bool, height: int, vectors: int) -> Leaf:
+    multiply, one, finish = strip(way, height, vectors), strip(way, 1, vectors), finisher()
     x_moved, w_moved = 128 * x_signed - way.right(x_signed)[1], 128 * w_signed - way.left(w_signed)[1]
-    plain, width = form is None, vectors * way.lanes
-    result = "i4" if form is None else CODES[form.exprs[0].dtype]
+    width = vectors * way.lanes
 
-    def integer_conv(x, w, steps, zx, zw, c, terms, block, s, lo, hi, rest):  # type: ignore[no-untyped-def]
+    def integer_conv(x, w, steps, zx, zw, c, terms, block, s, lo, hi, epilogue, rest):  # type: ignore[no-untyped-def]
         flat_pixels = (s.rows - 1) * s.pitch + s.columns
         strips, parts, blocks = (flat_pixels + s.strip - 1) // s.strip, (s.each + s.part - 1) // s.part, (s.each + height - 1) // height
         zero, room = np.int32(zx[0] + x_moved), (s.steps + 1) * height
@@ -249,20 +248,22 @@ def _conv_leaf(way: Way, x_signed: bool, w_signed: bool, form: Form | None, heig
                         line[j] -= np.int32(point * sums[j])
             channel = group * s.each + low
             to = (image // s.group * s.group * s.each + channel) * s.rows * s.columns
-            for y in range(first // s.pitch, (first + pixels - 1) // s.pitch + 1):
-                begin, end = max(first, y * s.pitch), min(first + pixels, y * s.pitch + s.columns)
-                if begin >= end:
-                    continue
-                place = to + y * s.columns + begin - y * s.pitch
-                if plain:
-                    for i in range(channels):
-                        target, line = place + i * s.rows * s.columns, i * s.strip + begin - first
-                        for j in range(end - begin):
-                            c[target + j] = block[line + j]
-                found = address_of(block) + 4 * (begin - first)
-                apply(rest, channels, end - begin, found, s.strip, address_of(c), place, s.rows * s.columns, channel)
-    signature = f"i4[:], i4[:], i8[:], i4[:], i4[:], {result}[:], i4[w,:], i4[w,:], numbers, lo, hi" + tail(form)
-    return Leaf(integer_conv, signature, key=f"{way.name}-{x_signed}-{w_signed}-{height}x{vectors}-{name(form)}",
+            at, stop = first, first + pixels
+            while at < stop:                                    # whole rows of pixels together, cut ones alone
+                y, column = at // s.pitch, at % s.pitch
+                lines = max(1, (stop - at + s.pitch - s.columns) // s.pitch) if column == 0 else 1
+                cols, place, found = min(s.columns - column, stop - at), to + y * s.columns + column, at - first
+                if epilogue == 0:
+                    for k in range(lines * channels):
+                        i, line = k // lines, k % lines
+                        target, source = place + (i * s.rows + line) * s.columns, i * s.strip + found + line * s.pitch
+                        for j in range(cols):
+                            c[target + j] = block[source + j]
+                finish(epilogue, rest, lines, channels, cols, address_of(block) + 4 * found, s.pitch, s.strip, place,
+                       s.columns, s.rows * s.columns, channel)
+                at = (y + lines) * s.pitch
+    signature = "i4[:], i4[:], i8[:], i4[:], i4[:], i4[:], i4[w,:], i4[w,:], numbers, lo, hi" + CALLED
+    return Leaf(integer_conv, signature, key=f"{way.name}-{x_signed}-{w_signed}-{height}x{vectors}",
                 numbers=ByteConvSizes)
 
 
@@ -300,11 +301,12 @@ def calls(codes: tuple[str, str], p: ByteConvProblem, x: In, w: In, zx: In | Non
                   int(zw is not None and zw.shape != () and zw.shape[0] > 1))
     units = p.n * p.group * -(-p.each // part) * -(-flat_pixels // wide)
     products = p.n * p.group * p.each * p.pixels * len(lies.steps) * way.group
-    args = [images, weights, Const.of([4 * at for at in lies.steps]), flat(zx) if zx else zero, flat(zw) if zw else zero, flat(c),
-            Work("terms", (lies.height,), "i4"), Work("block", ((-(-part // lies.height) * lies.height + 1) * wide,), "i4"), sizes,
-            *(epilogue.args if epilogue else [])]
+    sums, follows = arguments(epilogue, c, "rows")
+    block = Work("block", ((-(-part // lies.height) * lies.height + 1) * wide,), "i4")
+    args = [images, weights, Const.of([4 * at for at in lies.steps]), flat(zx) if zx else zero,
+            flat(zw) if zw else zero, sums, Work("terms", (lies.height,), "i4"), block, sizes, *follows]
     cost = products / way.speed + 80.0 * units + (epilogue.cost if epilogue else 0.0)
-    leaf = _conv_leaf(way, SIGNED[codes[0]], SIGNED[codes[1]], epilogue.form if epilogue else None, lies.height, lies.vectors)
+    leaf = _conv_leaf(way, SIGNED[codes[0]], SIGNED[codes[1]], lies.height, lies.vectors)
     made.append(Call(leaf, args, n=units, cost=cost))
     return made
 

@@ -2,26 +2,57 @@
 from __future__ import annotations
 
 import functools
+import re
 from typing import Any
 
 from ..dtypes import CODES
-from ..elementwise.epilogue import Form, name
+from ..elementwise.epilogue import Epilogue, Form
 from ..elementwise.loops import COLUMN, FULL, ROW, SCALAR, Loops, loaded
+from ..gemm.problem import flat
 from ..isa import cpu
 from ..isa.vector import WORD, Emitter, as_intrinsic, itemsize, word
-from ..machine.inner import register_jitable
+from ..machine.call import Address, Const, Out
+from ..machine.called import caller
+from ..machine.leaf import Leaf, parse
+
+WORDS = "rest, lines, rows, cols, block, block_line, block_row, start, line, row, channel"
+"""What an integer product hands its epilogue."""
 
 
-@register_jitable
-def _nothing(rest: int, rows: int, cols: int, block: int, pitch: int, c: int, start: int, row: int, channel: int) -> None:
-    """The `apply` of no epilogue."""
+def finisher() -> Any:
+    """The Numba-callable of an integer product's epilogue: `finish(epilogue, *WORDS)`, all intp.
+
+    epilogue, rest: the leaf's words of the Call's `arguments`; nothing is done without an epilogue. Sum (l, i, j),
+    which is variable 0, is the int32 number l * block_line + i * block_row + j from the address `block` on, and its
+    result the number start + l * line + i * row + j of the product. channel: that of the first column or, with
+    channels="rows", of the first row of each line.
+    """
+    return caller("integer_epilogue", WORDS)
 
 
-def finisher(form: Form | None, channels: str = "columns") -> Any:
-    """The Numba-callable `apply(rest, rows, cols, block, pitch, c, start, row, channel)`, all intp, as `elementwise.epilogue.finisher` but for the
-    product (variable 0), which it reads from rows of `pitch` int32 at `block`. It has one expression."""
-    assert form is None or len(form.exprs) == 1
-    return _nothing if form is None else _finisher(form, channels == "columns", cpu.current())
+def arguments(epilogue: Epilogue | None, c: Out, channels: str) -> tuple[Out | Const, list[Any]]:
+    """What a Call takes for its sums, int32, and for the end, `CALLED`, of its signature. With an epilogue, of one
+    expression, sums are in scratch memory only, and c is what the epilogue writes. channels: what of a block they
+    are, "columns" or "rows"."""
+    assert channels in ("columns", "rows"), channels
+    if epilogue is None:
+        return flat(c), [Address()]
+    form = epilogue.form
+    assert len(form.exprs) == 1
+    names = [f"{CODES[form.exprs[0].dtype]}[:]", *([form.signature] if form.signature else [])]
+    follows = Address(_leaf(form, channels == "columns", cpu.current()), parse(", ".join(names)))
+    return Const.of([0], "i4"), [follows, flat(c), *epilogue.args]
+
+
+@functools.cache
+def _leaf(form: Form, by_column: bool, path: cpu.Cpu) -> Leaf:
+    apply = _finisher(form, by_column, path)
+
+    def integer_epilogue(rest, lines, rows, cols, block, block_line, block_row, start, line, row,  # type: ignore
+                         channel):
+        apply(rest, lines, rows, cols, block, block_line, block_row, start, line, row, channel)
+
+    return Leaf(integer_epilogue, re.sub(r"\w+", "i8", WORDS), key=f"{form.key} {by_column} {path.name}")
 
 
 @functools.cache
@@ -33,16 +64,21 @@ def _finisher(form: Form, by_column: bool, path: cpu.Cpu) -> Any:
     def place(e: Emitter, base: Any, index: Any, dtype: str) -> Any:
         return e.address(base, e.times(index, itemsize(CODES[dtype])))
 
-    def emit(e: Emitter, rest: Any, rows: Any, cols: Any, block: Any, pitch: Any, c: Any, start: Any, row: Any, channel: Any) -> None:
+    def emit(e: Emitter, rest: Any, lines: Any, rows: Any, cols: Any, block: Any, block_line: Any, block_row: Any,
+             start: Any, line: Any, row: Any, channel: Any) -> None:
         zero = word(0)
-        operands = [e.load(e.address(rest, 16 * i), WORD) for i in range(len(kinds))]
-        scalars = loaded(e, e.address(rest, 16 * len(kinds)), form.exprs)
+        c, *operands = [e.load(e.address(rest, 16 * i), WORD) for i in range(1 + len(kinds))]
+        scalars = loaded(e, e.address(rest, 16 * (1 + len(kinds))), form.exprs)
 
         def one(_: Any, at: list[Any]) -> list[Any]:
             offsets = {"full": at[1], "channel": at[2], "scalar": zero}
             sources = [place(e, block, at[0], "int32"), *(place(e, a, offsets[k], d) for a, k, d in zip(operands, kinds, form.dtypes, strict=True))]
             loops.row(e, cols, sources, [place(e, c, at[1], result)], scalars)
-            return [e.b.add(at[0], pitch), e.b.add(at[1], row), at[2] if by_column else e.address(at[2], 1)]
-        e.loop(0, rows, 1, [zero, start, channel], one)
+            return [e.b.add(at[0], block_row), e.b.add(at[1], row), at[2] if by_column else e.address(at[2], 1)]
+
+        def lying(_: Any, at: list[Any]) -> list[Any]:
+            e.loop(0, rows, 1, [*at, channel], one)
+            return [e.b.add(at[0], block_line), e.b.add(at[1], line)]
+        e.loop(0, lines, 1, [zero, start], lying)
     by = "columns" if by_column else "rows"
-    return as_intrinsic(f"integer_epilogue_{name(form)}_{by}_{path.name}", "rest, rows, cols, block, pitch, c, start, row, channel", path, emit)
+    return as_intrinsic(f"integer_epilogue_{form.key}_{by}_{path.name}", WORDS, path, emit)

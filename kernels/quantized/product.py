@@ -11,16 +11,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..dtypes import CODES
-from ..elementwise.epilogue import Epilogue, Form, name, tail
+from ..elementwise.epilogue import Epilogue
 from ..gemm.problem import GemmProblem, Panels, flat, last_two, simplify, starts
 from ..isa import cpu
 from ..machine.call import Call, Const, In, Out, Work
+from ..machine.called import CALLED
 from ..machine.inner import register_jitable
 from ..machine.leaf import Leaf, Numbers
 from ..machine.places import address_of
 from .dots import Way, layer, way_of
-from .finish import finisher
+from .finish import arguments, finisher
 from .tiles import chosen, products, switches
 
 BLOCK_ROWS, BLOCK_COLUMNS = 96, 512
@@ -81,6 +81,7 @@ class ByteProductSizes(Numbers):
     """What the leaf of a product reads. Its range: units = blocks of C, rows first, then columns, then the batch of two axes.
 
     Strides of A are bytes, those of B words of its panels. `za` and `zb` are 0 for one zero point, 1 for one each.
+    by_row: channels of the epilogue are rows.
     """
 
     m: int
@@ -100,16 +101,16 @@ class ByteProductSizes(Numbers):
     c_at: int
     za: int
     zb: int
+    by_row: int
 
 
 @functools.cache
-def _product_leaf(way: Way, a_signed: bool, b_signed: bool, form: Form | None, by_row: bool) -> Leaf:
-    multiply, apply, (begin, end) = products(way), finisher(form, "rows" if by_row else "columns"), switches(way)
+def _product_leaf(way: Way, a_signed: bool, b_signed: bool) -> Leaf:
+    multiply, finish, (begin, end) = products(way), finisher(), switches(way)
     (a_flip, a_less), (_, b_less) = way.left(a_signed), way.right(b_signed)
     a_moved, b_moved = 128 * a_signed - a_less, 128 * b_signed - b_less           # what is added to elements, and so to their zero points
-    group, width, whole_row, plain = way.group, way.width, way.whole, form is None
+    group, width, whole_row = way.group, way.width, way.whole
     flip_a, less_a = np.int32(a_flip), np.int32(a_less)
-    result = "i4" if form is None else CODES[form.exprs[0].dtype]
 
     @register_jitable
     def lay_rows(a, at, a_row, a_k, height, k, groups, to, terms, zero_points, first, step):  # type: ignore[no-untyped-def]
@@ -134,7 +135,7 @@ def _product_leaf(way: Way, a_signed: bool, b_signed: bool, form: Form | None, b
             terms[2 * i] = zero_points[(first + i) * step] + a_moved
             terms[2 * i + 1] = total
 
-    def integer_product(a, b, za, zb, c, left, terms, block, s, lo, hi, rest):  # type: ignore[no-untyped-def]
+    def integer_product(a, b, za, zb, c, left, terms, block, s, lo, hi, epilogue, rest):  # type: ignore[no-untyped-def]
         groups, down, across = (s.k + group - 1) // group, (s.m + s.rows - 1) // s.rows, (s.n + s.cols - 1) // s.cols
         panel, filled = (groups + 1) * width, (groups + whole_row - 1) // whole_row * whole_row
         for unit in range(lo, hi):
@@ -151,21 +152,20 @@ def _product_leaf(way: Way, a_signed: bool, b_signed: bool, form: Form | None, b
                     terms[at + x] = sums[x] - s.k * zero
                     terms[at + s.cols + x] = zero
             to = (s.c_at + matrix) * s.m * s.n + i * s.n + j
-            whole = plain and wide % width == 0
+            whole = epilogue == 0 and wide % width == 0
             target, step = (address_of(c) + 4 * to, 4 * s.n) if whole else (address_of(block), 4 * s.cols)
             begin(0)
             for q in range(0, wide, width):
                 multiply(height, groups, address_of(left), filled * 4, address_of(b) + 4 * (from_b + q // width * panel), target + 4 * q, step,
                          address_of(terms), address_of(terms) + 4 * (2 * s.rows + q), 4 * s.cols)
             end(0)
-            if plain and not whole:
+            if epilogue == 0 and not whole:
                 for x in range(height):
                     for y in range(wide):
                         c[to + x * s.n + y] = block[x * s.cols + y]
-            apply(rest, height, wide, address_of(block), s.cols, address_of(c), to, s.n, i if by_row else j)
-    signature = f"u1[:], i4[:], i4[:], i4[:], {result}[:], {way.element}[w,:], i4[w,:], i4[w,:], numbers, lo, hi" + tail(form)
-    return Leaf(integer_product, signature, key=f"{way.name}-{a_signed}-{b_signed}-{by_row}-{name(form)}",
-                numbers=ByteProductSizes)
+            finish(epilogue, rest, 1, height, wide, address_of(block), 0, s.cols, to, 0, s.n, i if s.by_row != 0 else j)
+    signature = f"u1[:], i4[:], i4[:], i4[:], i4[:], {way.element}[w,:], i4[w,:], i4[w,:], numbers, lo, hi" + CALLED
+    return Leaf(integer_product, signature, key=f"{way.name}-{a_signed}-{b_signed}", numbers=ByteProductSizes)
 
 
 def _words(way: Way, p: GemmProblem, matrices: int) -> int:
@@ -224,15 +224,16 @@ def calls(codes: tuple[str, str], p: GemmProblem, a: In, b: In, za: In | None, z
     a_row, a_k = (1, p.m) if p.trans_a else (p.k, 1)
     b_step = tuple(s // max(1, p.k * p.n) * each for s in p.b_step)
     zero = Const.of([0], "i4")
-    leaf = _product_leaf(way, SIGNED[codes[0]], SIGNED[codes[1]], epilogue.form if epilogue else None, by_row)
+    leaf = _product_leaf(way, SIGNED[codes[0]], SIGNED[codes[1]])
+    sums, follows = arguments(epilogue, c, "rows" if by_row else "columns")
     for a_at, b_at, c_at in starts(replace(p, b_step=b_step)):
         (a_outer, a_inner), (b_outer, b_inner) = last_two(p.a_step, 0), last_two(b_step, 0)
         sizes = ByteProductSizes(p.m, p.n, p.k, rows, cols, a_row, a_k, inner_count, a_outer, a_inner, b_outer, b_inner,
                                  a_at, b_at, c_at,
-                      int(per_row), int(zb is not None and zb.shape != () and zb.shape[0] > 1))
-        args = [flat(a), right, flat(za) if za else zero, flat(zb) if zb else zero, flat(c),
+                      int(per_row), int(zb is not None and zb.shape != () and zb.shape[0] > 1), int(by_row))
+        args = [flat(a), right, flat(za) if za else zero, flat(zb) if zb else zero, sums,
                 Work("left", (rows * max(1, filled) * way.group,), way.element), Work("terms", (2 * (rows + cols),), "i4"),
-                Work("block", (rows * cols,), "i4"), sizes, *(epilogue.args if epilogue else [])]
+                Work("block", (rows * cols,), "i4"), sizes, *follows]
         cost = outer_count * inner_count * p.m * p.n * p.k / way.speed + 60.0 * units + (epilogue.cost if epilogue else 0.0)
         made.append(Call(leaf, args, n=units, cost=cost))
     return made

@@ -167,6 +167,45 @@ def test_weights_are_found_where_they_are_dequantised_beforehand() -> None:
     assert "lay_weights" in text
 
 
+def chain(layers: int, between: bool, weights: str) -> onnx.ModelProto:
+    """x -> Q -> [DQ, MatMul with dequantised weights, perhaps Relu, Q] ... -> DQ -> y; each layer has scales and zero
+    points of its own."""
+    rng, nodes = np.random.default_rng(5), [node("QuantizeLinear", ["x", "s0", "z0"], ["q0"])]
+    stored: dict[str, Any] = {"s0": F(0.03), "z0": np.uint8(128)}
+    for i in range(layers):
+        per = rng.uniform(0.002, 0.003, 32).astype(F) if weights == "channels" else F(0.002 + 0.0001 * i)
+        stored |= {f"s{i + 1}": F(0.031 + 0.001 * i), f"z{i + 1}": np.uint8(100 + i), f"ws{i}": per,
+                   f"wz{i}": np.zeros_like(per, np.int8), f"w{i}": rng.integers(-127, 128, (32, 32), dtype=np.int8)}
+        made = f"r{i}" if between else f"y{i}"
+        nodes += [node("DequantizeLinear", [f"q{i}", f"s{i}", f"z{i}"], [f"d{i}"]),
+                  node("DequantizeLinear", [f"w{i}", f"ws{i}", f"wz{i}"], [f"dw{i}"], axis=1),
+                  node("MatMul", [f"d{i}", f"dw{i}"], [f"y{i}"]),
+                  *([node("Relu", [f"y{i}"], [made])] if between else []),
+                  node("QuantizeLinear", [made, f"s{i + 1}", f"z{i + 1}"], [f"q{i + 1}"])]
+    nodes.append(node("DequantizeLinear", [f"q{layers}", f"s{layers}", f"z{layers}"], ["y"]))
+    return model_of(nodes, [port("x", (4, 32))], [port("y", (4, 32))], stored, opset=17)
+
+
+@pytest.mark.parametrize("weights", ["tensor", "channels"])
+@pytest.mark.parametrize("between", [False, True])
+def test_layers_that_differ_in_their_scales_are_the_same_kernels(between: bool, weights: str) -> None:
+    """The product, the layout of its weights, what follows it, what follows the last one, and passes over the input and
+    the zero points."""
+    few, many = (make_plan(inference(imported(chain(layers, between, weights)).graph, Batching(4)).program, 1)
+                 for layers in (2, 16))
+    assert set(few.leaves()) == set(many.leaves())
+    assert len(many.leaves()) <= 6
+    assert sum(row.leaf.name == "integer_product" for row in many.micro.rows) == 16
+
+
+def test_layers_that_round_in_other_ways_are_other_kernels() -> None:
+    """One step from the above: a Relu among layers without one."""
+    programs = (inference(imported(chain(3, between, "tensor")).graph, Batching(4)).program for between in (False, True))
+    plain, limited = ({*make_plan(program, 1).leaves()} for program in programs)
+    names = [[leaf.name for leaf in others] for others in (plain - limited, limited - plain)]
+    assert names == [["integer_epilogue"] * 2] * 2
+
+
 def test_files_of_onnx_runtimes_quantisation(tmp_path: Path) -> None:
     """Static quantisation of a small network: the same numbers up to a step of the last one."""
     needs("onnxruntime")

@@ -11,11 +11,12 @@ import paths
 import pytest
 from evaluate import call_leaf
 
-from tileflow.kernels.elementwise.epilogue import Along, Epilogue, Form, finisher, name, tail
+from tileflow.kernels.elementwise.epilogue import Along, Epilogue, arguments, finisher
 from tileflow.kernels.elementwise.expr import Expr, Var, cast, erf, maximum, where
 from tileflow.kernels.elementwise.loops import elementwise_call
 from tileflow.kernels.isa import cpu
-from tileflow.kernels.machine.call import Call, In, Out
+from tileflow.kernels.machine.call import Address, Call, In, Out
+from tileflow.kernels.machine.called import CALLED
 from tileflow.kernels.machine.leaf import Leaf
 
 ROWS, COLS = 3, 5
@@ -24,11 +25,11 @@ CODES = {"float32": "f4", "float64": "f8"}
 
 
 @functools.cache
-def outer_product(dtype: str, form: Form | None, channels: str, path: str) -> Leaf:
+def outer_product(dtype: str, channels: str, path: str) -> Leaf:
     """A product in blocks: C[i, j] = a[i] * b[j], each block finished while it is in cache. A unit is a block."""
-    apply = finisher(form, channels)
+    finish = finisher()
 
-    def product(a, b, c, m, n, lo, hi, rest):                                                                 # type: ignore
+    def product(a, b, c, m, n, lo, hi, epilogue, rest):  # type: ignore[no-untyped-def]
         down = (m + ROWS - 1) // ROWS
         for unit in range(lo, hi):
             i, j = unit % down * ROWS, unit // down * COLS
@@ -36,15 +37,14 @@ def outer_product(dtype: str, form: Form | None, channels: str, path: str) -> Le
             for p in range(rows):
                 for q in range(cols):
                     c[i + p, j + q] = a[i + p] * b[j + q]
-            apply(rest, rows, cols, c.ctypes.data, i * n + j, n, j if channels == "columns" else i)
+            finish(epilogue, rest, rows, cols, c.ctypes.data, i * n + j, n, j if channels == "columns" else i)
 
-    return Leaf(product, f"{dtype}[:], {dtype}[:], {dtype}[:,:], i8, i8, lo, hi{tail(form)}", key=f"{channels} {name(form)} {path}")
+    return Leaf(product, f"{dtype}[:], {dtype}[:], {dtype}[:,:], i8, i8, lo, hi{CALLED}", key=f"{channels} {path}")
 
 
 def product_call(m: int, n: int, dtype: str, epilogue: Epilogue | None, channels: str = "columns") -> Call:
-    form = epilogue.form if epilogue else None
-    leaf = outer_product(CODES[dtype], form, channels, cpu.current().name)
-    args = [In(0, (m,)), In(1, (n,)), Out(0, (m, n)), m, n, *(epilogue.args if epilogue else [])]
+    leaf = outer_product(CODES[dtype], channels, cpu.current().name)
+    args = [In(0, (m,)), In(1, (n,)), Out(0, (m, n)), m, n, *arguments(epilogue, channels)]
     return Call(leaf, args, -(-m // ROWS) * -(-n // COLS))
 
 
@@ -124,8 +124,7 @@ def test_other_numbers_are_no_other_form():
     assert epilogue(0.1, 0.3).form == epilogue(0.2, -1.5).form
     assert epilogue(0.1, 0.3).form != epilogue(0.1, 0.0).form, "zero shapes code"
     assert epilogue(0.1, 0.3).args[1:] != epilogue(0.2, -1.5).args[1:]
-    assert tail(epilogue(0.1, 0.3).form) == ", rest, b2[:], f4, f4"
-    assert epilogue(0.1, 0.3).form.words == 4
+    assert epilogue(0.1, 0.3).form.signature == "b2[:], f4, f4"
 
 
 def test_a_pass_afterwards_is_an_elementwise_call():
@@ -135,6 +134,27 @@ def test_a_pass_afterwards_is_an_elementwise_call():
     same = elementwise_call(epilogue.exprs, [Out(0, (2, 5, 7)), In(2, (5, 1))], [Out(0, (2, 5, 7))])
     assert planar.leaf is same.leaf
     assert planar.args == same.args
+
+
+def test_a_product_is_one_kernel_whatever_follows():
+    x, slope = Var(0, "float32"), Along(In(2, (1,)), "scalar")
+    epilogues = [None, Epilogue((maximum(x, 0),), (), 15), Epilogue((x * Var(1, "float32"),), (slope,), 15)]
+    calls = [product_call(3, 5, "float32", epilogue) for epilogue in epilogues]
+    assert len({call.leaf for call in calls}) == 1
+    none, relu, scaled = ([arg for arg in call.args if isinstance(arg, Address)] for call in calls)
+    assert none == [Address()]
+    assert relu != scaled
+    assert relu == [arg for arg in product_call(7, 5, "float32", epilogues[1]).args if isinstance(arg, Address)]
+    assert [len(call.leaf.takes(call.args)) for call in calls] == [6, 6, 7]
+
+
+def test_an_argument_of_an_epilogue_is_checked_as_the_products_own():
+    x, slope = Var(0, "float32"), Along(In(2, (1,)), "scalar")
+    call = product_call(1, 1, "float32", Epilogue((x * Var(1, "float32"),), (slope,), 1))
+    arrays = [np.ones(1, "f4"), np.ones(1, "f4"), np.zeros((1, 1), "f4")]
+    with pytest.raises(TypeError, match="got float64"):
+        call.leaf.block(*arrays, *call.args[3:6], np.ones(1, "f8"))
+    assert call.leaf.block(*arrays, *call.args[3:6], np.ones(1, "f4")).size == 2 + 2 + 3 + 3 + 2
 
 
 def test_an_epilogue_reads_the_product_and_every_operand():

@@ -142,7 +142,7 @@ def run(p: GemmProblem, a: np.ndarray, b: np.ndarray, *, bias: Bias | None = Non
     for call in products.calls(a.dtype.str[1:], p, In(0, a.shape), In(1, b.shape), Out(0, c.shape), alpha=alpha, beta=beta,
                                bias=bias, force=force, epilogue=epilogue, serial=serial):
         values = []
-        for parameter, arg in zip((q for q in call.leaf.parameters if q.words), call.args, strict=True):
+        for parameter, arg in zip(call.leaf.takes(call.args), call.args, strict=True):
             if isinstance(arg, In):
                 values.append(arrays[arg.index].reshape(arg.shape))
             elif isinstance(arg, Out):

@@ -94,7 +94,7 @@ def run_all(calls: list[Call], arrays: list[np.ndarray], outputs: list[np.ndarra
     works: dict[str, np.ndarray] = {}
     for call in calls:
         values = []
-        for parameter, arg in zip((q for q in call.leaf.parameters if q.words), call.args, strict=True):
+        for parameter, arg in zip(call.leaf.takes(call.args), call.args, strict=True):
             if isinstance(arg, In):
                 values.append(arrays[arg.index].reshape(arg.shape))
             elif isinstance(arg, Out):

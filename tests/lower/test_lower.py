@@ -423,7 +423,7 @@ def test_every_worker_has_scratch_wherever_rows_may_be_split():
     plan = make_plan(compiler.inference(graph(), Batching(64, 1, 2)).program, 8)
     assert (plan.lanes, plan.workers) == (2, 8)
     for part, rows in ((plan.parts["prologue"], 8), (plan.micro, 1)):
-        pairs = [pair for row in part.rows for pair in zip([p for p in row.leaf.parameters if p.words], row.args, strict=True)]
+        pairs = [pair for row in part.rows for pair in zip(row.leaf.takes(row.args), row.args, strict=True)]
         scratch = {a.shape[0] for p, a in pairs if p.cut == "w"}
         assert scratch == {rows}
     alone = make_plan(compiler.inference(graph(), Batching(64)).program, 8)

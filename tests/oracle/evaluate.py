@@ -207,7 +207,7 @@ def _scratch(calls: Sequence[Call], workers: int, garbage: int) -> dict[str, _Gu
     """Bytes for each named workspace, as many as its largest use needs."""
     sizes: dict[str, int] = {}
     for call in calls:
-        for p, arg in zip((p for p in call.leaf.parameters if p.words), call.args, strict=True):
+        for p, arg in zip(call.leaf.takes(call.args), call.args, strict=True):
             if isinstance(arg, Work):
                 size = (arg.offset + math.prod(_work_shape(p, arg, workers))) * np.dtype(arg.dtype).itemsize
                 sizes[arg.name] = max(sizes.get(arg.name, 0), size)
@@ -216,7 +216,7 @@ def _scratch(calls: Sequence[Call], workers: int, garbage: int) -> dict[str, _Gu
 
 def _run_call(call: Call, inputs: list[Array | None], outputs: list[_Guarded], scratch: dict[str, _Guarded],
               workers: int, garbage: int, words: dict[type, int]) -> None:
-    parameters = [p for p in call.leaf.parameters if p.words]
+    parameters = call.leaf.takes(call.args)
     assert len(parameters) == len(call.args), f"{call.leaf.name} takes {len(parameters)} arguments, not {len(call.args)}"
     values: list[Any] = []
     for p, arg in zip(parameters, call.args, strict=True):

@@ -94,7 +94,7 @@ def run_op(op: Op, inputs: Sequence[Array | None], outputs: Sequence[Array], str
 def _run(call: Call, inputs: Sequence[Array | None], outputs: Sequence[Array], scratch: dict[str, Array], streams: Streams) -> int:
     """One leaf over its whole range. Workspace is the host's: registers and stack of a vertex."""
     values: list[Any] = []
-    for p, arg in zip((p for p in call.leaf.parameters if p.words), call.args, strict=True):
+    for p, arg in zip(call.leaf.takes(call.args), call.args, strict=True):
         if isinstance(arg, Work):
             shape = (1, *arg.shape) if p.cut == "w" else arg.shape
             size = math.prod(shape) * np.dtype(arg.dtype).itemsize

@@ -25,7 +25,7 @@ from typing import ClassVar
 import numpy as np
 
 from ..graph import Builder, Index, Node, TensorType, Value
-from ..kernels.elementwise.expr import Const, Var, maximum, minimum
+from ..kernels.elementwise.expr import Var, maximum, minimum
 from ..ops.activation import Relu
 from ..ops.arithmetic import Clip
 from ..ops.conv import Conv
@@ -213,7 +213,10 @@ def _replaced(index: Index, node: Node, made: Node, operands: tuple[Quantized, Q
     origin = node.origin.merged(made.origin)
     nodes = [node_of(op, inputs, origin, () if limited else node.outputs)]
     if limited:
-        number = Var(0, node.outputs[0].dtype)
-        low, high = (Const(max(min(at, BOUNDS[number.dtype][1]), BOUNDS[number.dtype][0]), number.dtype) for at in bounds)
-        nodes.append(node_of(Map(exprs=(minimum(maximum(number, low), high),)), nodes[0].outputs, origin, node.outputs))
+        number, low, high = (Var(i, node.outputs[0].dtype) for i in range(3))
+        least, most = BOUNDS[number.dtype]
+        limits = [constant(np.array(min(max(at, least), most), number.dtype), what)
+                  for at, what in zip(bounds, ("low", "high"), strict=True)]
+        nodes.append(node_of(Map(exprs=(minimum(maximum(number, low), high),)), [*nodes[0].outputs, *limits], origin,
+                             node.outputs))
     return Replacement(frozenset((*steps, made)), ((node, tuple(nodes)),), constants)

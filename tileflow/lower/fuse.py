@@ -12,6 +12,7 @@ import numpy as np
 from ..graph import Graph, Node, Origin, TensorType, Value
 from ..graph.op import Types
 from ..host.form import HostOp, elements
+from ..host.hosted import hosted
 from ..kernels.elementwise.expr import Const, Expr, Var, substitute
 from ..kernels.elementwise.loops import elementwise_call
 from ..kernels.isa.cpu import Cpu
@@ -51,8 +52,9 @@ def fuse(graph: Graph, keep: Iterable[Value] = (), update: bool = False) -> Grap
     `keep` names values that are wanted besides the graph's results; `update` as `grow` has it.
     """
     groups = grow(graph, update)
-    needed_outside = _read_outside(graph, groups) | set(keep)
-    nodes = [_merge(group, graph, needed_outside) if len(group.nodes) > 1 else group.nodes[0][1] for group in groups]
+    needed_outside, sums = _read_outside(graph, groups) | set(keep), _sums_of_bytes(graph)
+    nodes = [_merge(group, graph, needed_outside, sums) if len(group.nodes) > 1 else group.nodes[0][1]
+             for group in groups]
     return graph.with_nodes(nodes)
 
 
@@ -66,15 +68,23 @@ def _read_outside(graph: Graph, groups: Sequence[FusionGroup]) -> set[Value]:
     return read
 
 
-def _merge(group: FusionGroup, graph: Graph, needed_outside: set[Value]) -> Node:
-    """One node with one expression per value that is read outside."""
+def _sums_of_bytes(graph: Graph) -> set[Value]:
+    """The results of products that scales turn into another type."""
+    hows = ((node, hosted(node.op).blockwise) for node in graph.nodes)
+    return {v for node, how in hows if how is not None and how.retypes for v in node.outputs}
+
+
+def _merge(group: FusionGroup, graph: Graph, needed_outside: set[Value], sums: set[Value]) -> Node:
+    """One node with one expression per value that is read outside. Numbers are compiled into it, but for those that
+    follow `sums`: the scales and zero points of a quantised layer are its own, and the layers one kernel."""
     inputs: list[Value] = []
     built: dict[Value, Expr] = {}
+    scaled = not sums.isdisjoint(group.read)
 
     def operand(value: Value) -> Expr:
         if value in built:
             return built[value]
-        if is_number(value, graph):
+        if is_number(value, graph) and not scaled:
             return Const(graph.constants[value].reshape(()).item(), value.dtype)
         if value not in inputs:
             inputs.append(value)

@@ -119,8 +119,9 @@ class Plan:
         return self.arena_of(part, ahead) or (ahead % self.program.batching.replicas if self.program.own else 0)
 
     def leaves(self) -> list[Leaf]:
-        """Every distinct leaf the plan calls, in order of first use."""
-        return list(dict.fromkeys(row.leaf for part in self.lowered.values() for row in part.every_row()))
+        """Every distinct leaf that runs, in order of first use: those of rows, and those that these call by address."""
+        rows = (row for part in self.lowered.values() for row in part.every_row())
+        return list(dict.fromkeys(leaf for row in rows for leaf in row.leaves()))
 
     def to_text(self) -> str:
         """The schedule, the passes with their times, then rows by part."""
@@ -128,8 +129,8 @@ class Plan:
         lines += [f"  {name:<20} {1e3 * s:8.1f} ms" for name, s in self.seconds.items()]
         for name, part in self.lowered.items():
             lines.append(f"{name}: {part.arena_bytes} bytes")
-            lines += [f"  {row.leaf.name:<24} n={row.n} cost={row.cost / 1e3:.1f} us  {row.node.origin if row.node else 'copy'}"
-                      for row in part.every_row()]
+            lines += [f"  {row.name:<24} n={row.n} cost={row.cost / 1e3:.1f} us  "
+                      f"{row.node.origin if row.node else 'copy'}" for row in part.every_row()]
         return "\n".join(lines)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..graph import Node, Value
+from ..kernels.machine.call import Address
 from ..kernels.machine.guard import copy
 from ..kernels.machine.leaf import Leaf
 
@@ -60,12 +61,21 @@ class Row:
     """One leaf call with placed operands. `node` says where it came from (None: the lowering's own copies)."""
 
     leaf: Leaf
-    args: list[Any]                   # ArrayOperand | Micro | Seed | Position | Numbers | number
+    args: list[Any]                   # ArrayOperand | Micro | Seed | Position | Numbers | Address | number
     n: int
     grain: int
     cost: float
     flat: bool = False
     node: Node | None = None
+
+    def leaves(self) -> list[Leaf]:
+        """The leaf, and those that it calls by their addresses."""
+        return [self.leaf, *(arg.leaf for arg in self.args if isinstance(arg, Address) and arg.leaf is not None)]
+
+    @property
+    def name(self) -> str:
+        """What the row runs, for people."""
+        return " + ".join(leaf.name for leaf in self.leaves())
 
 
 @dataclass

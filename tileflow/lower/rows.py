@@ -13,7 +13,7 @@ import numpy as np
 from ..graph import Graph, Node, State, Value
 from ..kernels.dtypes import ELEMENTS
 from ..kernels.isa.cpu import Cpu
-from ..kernels.machine.call import Call, Const, In, Micro, Out, Position, Seed, Work
+from ..kernels.machine.call import Address, Call, Const, In, Micro, Out, Position, Seed, Work
 from ..kernels.machine.leaf import Numbers
 from ..memory.alignment import room
 from ..memory.arena import Arena, Interval
@@ -243,7 +243,7 @@ class _Lowering:
             elif isinstance(arg, Const):
                 args.append(ArrayOperand(Place(("table", arg)), arg.shape, ELEMENTS[arg.dtype].bytes, False))
             else:
-                assert isinstance(arg, (Micro, Seed, Position, Numbers, int, float, bool, np.number)), arg
+                assert isinstance(arg, (Micro, Seed, Position, Numbers, Address, int, float, bool, np.number)), arg
                 args.append(arg)
         return Row(call.leaf, args, call.n, call.grain, call.cost, call.flat, node)
 
@@ -276,6 +276,6 @@ def _in_order(moves: list[tuple[Place, Place, Value]]) -> list[tuple[Place, Plac
 
 
 def _pairs(call: Call) -> list[tuple[Any, Any]]:
-    parameters = [p for p in call.leaf.parameters if p.words]
+    parameters = call.leaf.takes(call.args)
     assert len(parameters) == len(call.args), f"{call.leaf.name}({call.leaf.signature}) got {len(call.args)} arguments"
     return list(zip(parameters, call.args, strict=True))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..kernels.machine.call import Micro, Position, Seed
+from ..kernels.machine.call import Address, Micro, Position, Seed
 from ..kernels.machine.leaf import Numbers, scalar_word
 from ..lower.row import ArrayOperand, Count, Cycle, Either, Item, Place, Row
 from ..memory.alignment import blocks
@@ -41,7 +41,7 @@ class Bound:
     """A row with addresses: what `merge` compares and `Blocks` encodes. `members`: rows that run together as this one (`grouped_rows`)."""
 
     row: Row
-    args: list[Any]                       # (address | Moving, shape, itemsize) | Micro | Seed | Position | Numbers | number
+    args: list[Any]                       # (address | Moving, shape, itemsize), or as the row's
     n: int
     settled: bool = True                  # flat, and all its arrays lie where padding is zero
     members: tuple[Bound, ...] = ()
@@ -104,7 +104,7 @@ def bind(rows: Sequence[Row], resolve: Resolve, settled: Callable[[Place], bool]
     bound = []
     for row in rows:
         args = [(resolve(a.place), a.shape, a.itemsize) if isinstance(a, ArrayOperand) else a for a in row.args]
-        parameters = (p for p in row.leaf.parameters if p.words)
+        parameters = row.leaf.takes(row.args)
         along = [a for p, a in zip(parameters, row.args, strict=True) if isinstance(a, ArrayOperand) and p.cut == "r"]
         bound.append(Bound(row, args, row.n, row.flat and all(settled(a.place) for a in along)))
     return merge(bound)
@@ -178,7 +178,7 @@ class Blocks:
         if bound.members:
             return self._together(bound)
         start = len(self.words)
-        parameters = [p for p in bound.row.leaf.parameters if p.words]
+        parameters = bound.row.leaf.takes(bound.args)
         for p, arg in zip(parameters, bound.args, strict=True):
             if isinstance(arg, tuple):
                 address, shape, _ = arg
@@ -195,6 +195,8 @@ class Blocks:
                 self.words += arg.words()
             elif isinstance(arg, Position):
                 self.words.append(arg.start)
+            elif isinstance(arg, Address):
+                self.words.append(arg.word)
             elif isinstance(arg, Seed):
                 self.words.append(scalar_word("i8", self.seed))
             else:

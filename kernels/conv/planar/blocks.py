@@ -10,11 +10,12 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
-from ...elementwise.epilogue import Epilogue, Form, finisher, name, tail
+from ...elementwise.epilogue import Epilogue, arguments, finisher
 from ...gemm.micro import columns, outer, slack, strips
 from ...isa import cpu
 from ...isa.vector import Emitter, as_intrinsic, itemsize, lanes_within, vector
 from ...machine.call import Call, In, Out, Work
+from ...machine.called import CALLED
 from ...machine.leaf import Leaf, Numbers
 from ...machine.places import address_of
 from ...move import MoveAxis, move
@@ -101,15 +102,15 @@ def _weave(dtype: str, lanes: int, taps: int) -> Any:
 
 
 @functools.cache
-def _leaf(dtype: str, path: cpu.Cpu, taps: int, lanes: int, form: Form | None) -> Leaf:
+def _leaf(dtype: str, path: cpu.Cpu, taps: int, lanes: int) -> Leaf:
     """`taps` of a line, or 0 for any number; `lanes` of a vector of pixels."""
-    size, width, multiply, finish = itemsize(dtype), columns(dtype, path), outer(dtype), finisher(form, channels="rows")
+    size, width, multiply, finish = itemsize(dtype), columns(dtype, path), outer(dtype), finisher()
     lay, spare = strips(dtype, width), slack(dtype, width, path)
     shuffled = taps > 0
     weave = as_intrinsic(f"tileflow_weave_{dtype}_{lanes}_{taps}_{path.name}", "lines, wide, source, source_line, source_row, target, target_line",
                          path, _weave(dtype, lanes, max(taps, 1)))
 
-    def conv_blocks(g, w, y, u, x, s, lo, hi, rest):                                                                        # type: ignore
+    def conv_blocks(g, w, y, u, x, s, lo, hi, epilogue, rest):  # type: ignore[no-untyped-def]
         c, oc, wide, high = s.c, s.oc, s.wide, s.high
         area = s.taps_h * s.taps_w
         taps = s.taps_d * area
@@ -129,13 +130,15 @@ def _leaf(dtype: str, path: cpu.Cpu, taps: int, lanes: int, form: Form | None) -
                              address_of(u) + i * size, n * size, 0)
             else:
                 multiply(filters * taps, n, c, weights, s.pitch * size, size, images, pixels * size, address_of(u), n * size, 0)
-            for o in range(filters):
-                line = 0
-                while line < lines:
-                    z, v = (first + line) // high, (first + line) % high
-                    run = min(lines - line, high - v)
-                    for d in range(s.taps_d):
-                        at = (plane * oc + first_o + o) * pixels * taps + ((z * s.taps_d + d) * high + v) * s.taps_h * row_out
+            line = 0
+            while line < lines:
+                z, v = (first + line) // high, (first + line) % high
+                run = min(lines - line, high - v)
+                for d in range(s.taps_d):
+                    line_out = (z * s.taps_d + d) * high + v
+                    begin = (plane * oc + first_o) * pixels * taps + line_out * s.taps_h * row_out
+                    for o in range(filters):
+                        at = begin + o * pixels * taps
                         for t in range(s.taps_h):
                             row = (o * taps + d * area + t * s.taps_w) * n + line * wide
                             to = at + t * row_out
@@ -148,11 +151,12 @@ def _leaf(dtype: str, path: cpu.Cpu, taps: int, lanes: int, form: Form | None) -
                                         source, target = u[row + r * wide + k * n:], y[to + r * s.taps_h * row_out + k:]
                                         for i in range(wide):
                                             target[i * s.taps_w] = source[i]
-                        finish(rest, 1, run * s.taps_h * row_out, address_of(y), at, 0, channel + o)
-                    line += run
+                    finish(epilogue, rest, filters, run * s.taps_h * row_out, address_of(y), begin, pixels * taps,
+                           channel)
+                line += run
 
-    signature = "T[:], T[:], T[:], T[w,:], T[w,:], numbers, lo, hi".replace("T", dtype) + tail(form)
-    return Leaf(conv_blocks, signature, key=f"{path.name} {taps} {lanes} {name(form)}", numbers=BlockSizes)
+    signature = "T[:], T[:], T[:], T[w,:], T[w,:], numbers, lo, hi".replace("T", dtype) + CALLED
+    return Leaf(conv_blocks, signature, key=f"{path.name} {taps} {lanes}", numbers=BlockSizes)
 
 
 def _cut(p: ConvProblem, size: int, width: int, most: int) -> tuple[int, int]:
@@ -188,8 +192,8 @@ def calls(p: ConvProblem, dtype: str, path: cpu.Cpu, *, biased: bool = False, ep
                        int(apart))
     weights = In(1, (p.groups * rows * _pitch(p),)) if laid is None else laid.work(dtype)
     args = (In(0, (p.elements_in,)), weights, Out(0, (p.elements_out,)), Work("blocks", (part * p.taps * strip * w.size,), dtype),
-            Work("strips", (room,), dtype), sizes, *(epilogue.args if epilogue else []))
-    leaf = _leaf(dtype, path, w.taps if w.taps <= SHUFFLED else 0, lanes_within(dtype, w.size, path), epilogue.form if epilogue else None)
+            Work("strips", (room,), dtype), sizes, *arguments(epilogue, channels="rows"))
+    leaf = _leaf(dtype, path, w.taps if w.taps <= SHUFFLED else 0, lanes_within(dtype, w.size, path))
     units = images * -(-lines // strip) * -(-p.oc // part)
     before = [] if laid is None else laid.inside(dtype)
     return [*before, Call(leaf, args, units, 1, cost(p, dtype, path) + (epilogue.cost if epilogue else 0.0))]

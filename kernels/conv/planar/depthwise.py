@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from ...elementwise.epilogue import Epilogue, Form, finisher, name, tail
+from ...elementwise.epilogue import Epilogue, arguments, finisher
 from ...isa import cpu
 from ...isa.vector import ELEMENTS, WORD, Emitter, as_intrinsic, itemsize, vector, word
 from ...machine.call import Call, Const, In, Out, Work
+from ...machine.called import CALLED
 from ...machine.inner import register_jitable
 from ...machine.leaf import Leaf, Numbers
 from ...machine.places import address_of
@@ -30,6 +31,7 @@ from .geometry import Geometry, cost, geometry, planes
 __all__ = ["calls", "cost", "panels", "serves", "weight_gradient"]
 
 FRAME = 128 * 1024        # bytes of a frame, about: larger planes are done in bands of rows
+TOGETHER = 2048           # elements of small planes that are handed to the epilogue at a time, at least
 ROWS = 8                  # most output rows of a register block
 SUMS = 12                 # most taps of the weight gradient that are summed in registers at a time
 SPEED = 0.5               # of a path's rate: a load for each product
@@ -294,17 +296,17 @@ def tap_offsets(f: Frame, size: int) -> Const:
 
 
 @functools.cache
-def _forward(dtype: str, path: cpu.Cpu, rows: int, vectors: int, form: Form | None) -> Leaf:
+def _forward(dtype: str, path: cpu.Cpu, rows: int, vectors: int) -> Leaf:
     size = itemsize(dtype)
-    copied, finish = framed(dtype, path), finisher(form, channels="rows")
+    copied, finish = framed(dtype, path), finisher()
     multiply = as_intrinsic(f"tileflow_planes_{dtype}_{path.name}_{rows}x{vectors}",
                             "count, n, taps, offsets, w, bias, biased, f, f_row, y, y_row", path, _multiply(dtype, path, rows, vectors))
 
-    def conv_planes(x, weights, bias, y, frame, offsets, s, lo, hi, rest):                                                  # type: ignore
+    def conv_planes(x, weights, bias, y, frame, offsets, s, lo, hi, epilogue, rest):  # type: ignore[no-untyped-def]
         band, h, w, oh, ow, kh, sy, sx = s.band, s.h, s.w, s.oh, s.ow, s.kh, s.sy, s.sx
         columns = (ow - 1) * sx + (s.kw - 1) * s.dx + 1
         phase, bands, taps = (columns + sx - 1) // sx, (oh + band - 1) // band, kh * s.kw
-        row = sx * phase * size
+        row, waiting = sx * phase * size, 0                  # finished planes that wait for the epilogue
         for unit in range(lo, hi):
             plane, first = unit // bands, unit % bands * band
             count = min(band, oh - first)
@@ -317,11 +319,15 @@ def _forward(dtype: str, path: cpu.Cpu, rows: int, vectors: int, form: Form | No
                 multiply(count - r, ow, taps, address_of(offsets), address_of(weights) + channel * taps * size,
                          address_of(bias) + channel * size, s.biased, address_of(frame) + r * sy * row, sy * row,
                          address_of(y) + (to + r * ow) * size, ow * size)
-            finish(rest, 1, count * ow, address_of(y), to, count * ow, channel)
+            waiting += 1
+            if waiting * count * ow >= TOGETHER or bands > 1 or channel == s.channels - 1 or unit == hi - 1:
+                finish(epilogue, rest, waiting, count * ow, address_of(y), to - (waiting - 1) * oh * ow, oh * ow,
+                       channel - waiting + 1)
+                waiting = 0
 
     signature = "T[:], T[:], T[:], T[:], T[w,:], i8[:], numbers, lo, hi"
-    return Leaf(conv_planes, signature.replace("T", dtype) + tail(form),
-                key=f"{path.name} {rows} {vectors} {name(form)}", numbers=PlanarDepthwiseSizes)
+    return Leaf(conv_planes, signature.replace("T", dtype) + CALLED,
+                key=f"{path.name} {rows} {vectors}", numbers=PlanarDepthwiseSizes)
 
 
 def serves(p: ConvProblem, dtype: str, path: cpu.Cpu) -> bool:
@@ -344,8 +350,9 @@ def calls(p: ConvProblem, dtype: str, path: cpu.Cpu, *, biased: bool = False, ep
     elements = f.depth(-(-band // rows) * rows) * f.pitch + path.lanes(size)
     weights = In(1, (p.weights,))
     args = (In(0, (p.elements_in,)), weights, In(2, (p.groups,)) if biased else weights, Out(0, (p.elements_out,)),
-            Work("frame", (elements,), dtype), tap_offsets(f, size), f.sizes(p.n, p.groups, band, biased), *(epilogue.args if epilogue else []))
-    leaf = _forward(dtype, path, rows, abreast(rows, f.ow, path.lanes(size)), epilogue.form if epilogue else None)
+            Work("frame", (elements,), dtype), tap_offsets(f, size), f.sizes(p.n, p.groups, band, biased),
+            *arguments(epilogue, channels="rows"))
+    leaf = _forward(dtype, path, rows, abreast(rows, f.ow, path.lanes(size)))
     return [Call(leaf, args, count * -(-f.oh // band), 1, _time(geometry(p), size, path) + (epilogue.cost if epilogue else 0.0))]
 
 

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...elementwise.epilogue import Epilogue, Form, finisher, name, tail
+from ...elementwise.epilogue import Epilogue, arguments, finisher
 from ...isa import cpu
 from ...isa.vector import itemsize
 from ...machine.call import Call, Const, In, Out, Work
+from ...machine.called import CALLED
 from ...machine.leaf import Leaf, Numbers
 from ...machine.places import address_of
 from ..panels import WeightPanels
@@ -63,11 +64,11 @@ class FramedSizes(Numbers):
 
 
 @functools.cache
-def _leaf(dtype: str, path: cpu.Cpu, rows: int, vectors: int, form: Form | None) -> Leaf:
+def _leaf(dtype: str, path: cpu.Cpu, rows: int, vectors: int) -> Leaf:
     size, width = itemsize(dtype), vectors * path.lanes(itemsize(dtype))
-    copy, multiply, finish = framed(dtype, path), product(dtype, path, rows, vectors), finisher(form, channels="rows")
+    copy, multiply, finish = framed(dtype, path), product(dtype, path, rows, vectors), finisher()
 
-    def conv_framed(x, panels, bias, y, offsets, frame, s, lo, hi, rest):                                                   # type: ignore
+    def conv_framed(x, panels, bias, y, offsets, frame, s, lo, hi, epilogue, rest):  # type: ignore[no-untyped-def]
         c, oc, oh, ow, band = s.c, s.oc, s.oh, s.ow, s.band
         columns = (ow - 1) * s.sx + (s.kw - 1) * s.dx + 1
         phase, bands, tiles = s.row // s.sx, (oh + band - 1) // band, (oc + rows - 1) // rows
@@ -92,12 +93,12 @@ def _leaf(dtype: str, path: cpu.Cpu, rows: int, vectors: int, form: Form | None)
                                      address_of(bias) + (plane % s.groups * oc + o) * size, s.biased != 0 and c0 == 0,
                                      to + (r * ow + p) * size, oh * ow * size, c0 > 0, tile * rows - o)
             o = first * rows
-            finish(rest, min(s.part * rows, oc - o), count * ow, address_of(y), ((plane * oc + o) * oh + row) * ow, oh * ow,
-                   plane % s.groups * oc + o)
+            finish(epilogue, rest, min(s.part * rows, oc - o), count * ow, address_of(y),
+                   ((plane * oc + o) * oh + row) * ow, oh * ow, plane % s.groups * oc + o)
 
     signature = "T[:], T[:], T[:], T[:], i8[:], T[w,:], numbers, lo, hi"
-    return Leaf(conv_framed, signature.replace("T", dtype) + tail(form),
-                key=f"{path.name} {rows} {vectors} {name(form)}", numbers=FramedSizes)
+    return Leaf(conv_framed, signature.replace("T", dtype) + CALLED, key=f"{path.name} {rows} {vectors}",
+                numbers=FramedSizes)
 
 
 def serves(p: ConvProblem, dtype: str, path: cpu.Cpu) -> bool:
@@ -154,8 +155,8 @@ def calls(p: ConvProblem, dtype: str, path: cpu.Cpu, *, biased: bool = False, ep
                   f.sy, f.sx, f.dy, f.dx, f.top, f.left)
     args = (In(0, (p.elements_in,)), weights, In(2, (p.groups * p.oc,)) if biased else weights, Out(0, (p.elements_out,)),
             _offsets(f, size, channels, elements), Work("frame", (channels * elements + path.lanes(size),), dtype), sizes,
-            *(epilogue.args if epilogue else []))
-    leaf = _leaf(dtype, path, rows, vectors, epilogue.form if epilogue else None)
+            *arguments(epilogue, channels="rows"))
+    leaf = _leaf(dtype, path, rows, vectors)
     estimate = 0.5 * cost(p, dtype, path) + 0.3 * p.elements_in + (epilogue.cost if epilogue else 0.0)
     before = [] if laid is None else laid.inside(dtype)
     return [*before, Call(leaf, args, count * -(-f.oh // band) * -(-tiles // part), 1, estimate)]

@@ -7,13 +7,14 @@ from typing import Any
 
 from llvmlite import ir
 
-from ...elementwise.epilogue import Epilogue, Form, finisher, name, tail
+from ...elementwise.epilogue import Epilogue, arguments, finisher
 from ...isa import cpu
 from ...isa.vector import ELEMENTS, WORD, Emitter, as_intrinsic, itemsize, vector, word
-from ...machine.call import Call, In, Out, Work
+from ...machine.call import Address, Call, In, Out, Work
+from ...machine.called import CALLED
 from ...machine.leaf import Leaf, Numbers, generic
 from ...machine.places import address_of
-from ...pool.planes import Pooling, Shape, pooler
+from ...pool.planes import Pooling, pooler
 from ..panels import WeightPanels
 from ..problem import UNITS, ConvProblem
 from .geometry import CACHE, FIRST, Geometry, Unfolding, cost, geometry, planes, time
@@ -134,6 +135,7 @@ class PlanarSizes(Numbers):
     part: int
     in_place: int
     biased: int
+    pooling: int                                             # bytes from `rest` to what the pooling reads there
 
 
 @generic("T[:], T[:], numbers, lo, hi", numbers=PlanarWeightSizes)
@@ -157,12 +159,12 @@ def conv_planar_panels(w, panels, s, lo, hi):                                   
 
 
 @functools.cache
-def _forward(dtype: str, path: cpu.Cpu, step: int, rows: int, vectors: int, form: Form | None, shape: Shape | None) -> Leaf:
+def _forward(dtype: str, path: cpu.Cpu, step: int, rows: int, vectors: int, pooled: bool) -> Leaf:
     size, width = itemsize(dtype), vectors * path.lanes(itemsize(dtype))
-    copy, multiply, finish = copy_rows(dtype, path, step), product(dtype, path, rows, vectors), finisher(form, channels="rows")
-    pool, pooled = pooler(shape, form, path), shape is not None
+    copy, multiply, finish = copy_rows(dtype, path, step), product(dtype, path, rows, vectors), finisher()
+    pool = pooler()
 
-    def conv_forward(x, panels, bias, y, table, u, s, lo, hi, rest):                                                        # type: ignore
+    def conv_forward(x, panels, bias, y, table, u, s, lo, hi, pooling, epilogue, rest):  # type: ignore[no-untyped-def]
         n, c, taps, oc, oh, groups, block, together, part = s.n, s.c, s.taps, s.oc, s.oh, s.groups, s.block, s.together, s.part
         h, w, ow, kw, pitch = table[0], table[1], table[2], table[3], table[11]
         blocks, tiles, sets = (oh + block - 1) // block, (oc + rows - 1) // rows, (n + together - 1) // together
@@ -202,13 +204,12 @@ def _forward(dtype: str, path: cpu.Cpu, step: int, rows: int, vectors: int, form
                 base = address_of(y)
                 if pooled:
                     base += (i * part * rows - plane) * oh * ow * size
-                finish(rest, count, pixels, base, (plane * oh + row) * ow, oh * ow, group * oc + o)
-                pool(rest, count, oh, ow, base + plane * oh * ow * size, plane, group * oc + o)
+                finish(epilogue, rest, count, pixels, base, (plane * oh + row) * ow, oh * ow, group * oc + o)
+                pool(pooling, rest + s.pooling, count, oh, ow, base + plane * oh * ow * size, plane, group * oc + o)
 
     signature = f"T[:], T[:], T[:], {'T[w,:]' if pooled else 'T[:]'}, i8[:], T[w,:], numbers, lo, hi"
-    return Leaf(conv_forward, signature.replace("T", dtype) + tail(form) + (shape.tail if shape else ""),
-                key=f"{path.name} {step} {rows} {vectors} {name(form)}" + (f" pooled {shape.name}" if shape else ""),
-                numbers=PlanarSizes)
+    return Leaf(conv_forward, signature.replace("T", dtype) + ", i8" + CALLED,
+                key=f"{path.name} {step} {rows} {vectors} {pooled}", numbers=PlanarSizes)
 
 
 def _product_blocks(g: Geometry, size: int) -> tuple[int, int, int]:
@@ -299,12 +300,13 @@ def products(g: Geometry, dtype: str, path: cpu.Cpu, biased: bool, laid: WeightP
     if pooling is not None:
         y = Work("planes", (together * part * rows * g.oh * g.ow,), dtype)
     weights = In(1, (g.groups * tiles * rows * g.k,)) if laid is None else laid.work(dtype)
+    finished, *operands = arguments(epilogue, channels="rows")
     args = (In(0, (g.n * g.groups * g.c * g.h * g.w,)), weights, In(2, (g.groups * g.oc,)) if biased else weights,
             y, table(un, channels, size), Work("unfolded", (1 if g.in_place else together * un.elements(channels),), dtype),
             PlanarSizes(g.n, g.c, g.kh * g.kw, g.oc, g.oh, g.groups, block, together, channels, part, int(g.in_place),
-                        int(biased)),
-            *(epilogue.args if epilogue else []), *(pooling.args if pooling else []))
-    leaf = _forward(dtype, path, g.step, rows, vectors, epilogue.form if epilogue else None, pooling.shape if pooling else None)
+                        int(biased), 8 * sum(p.words for p in finished.parameters)),
+            pooling.address if pooling else Address(), finished, *operands, *(pooling.args if pooling else []))
+    leaf = _forward(dtype, path, g.step, rows, vectors, pooling is not None)
     total = time(g, size, path) + (epilogue.cost if epilogue else 0.0) + (pooling.cost if pooling else 0.0)
     before = [] if laid is None else laid.inside(dtype)
     return [*before, Call(leaf, args, units * -(-tiles // part), 1, total)]

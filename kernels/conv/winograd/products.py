@@ -12,12 +12,13 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-from ...elementwise.epilogue import Epilogue, Form, finisher, name, tail
+from ...elementwise.epilogue import Epilogue, arguments, finisher
 from ...gemm.micro import panels as panel_products
 from ...gemm.micro import transpose
 from ...isa import cpu
 from ...isa.vector import itemsize
 from ...machine.call import Call, In, Out, Work
+from ...machine.called import CALLED
 from ...machine.inner import register_jitable
 from ...machine.leaf import Leaf, Numbers
 from ...machine.places import address_of
@@ -30,6 +31,7 @@ from .transforms import ELEMENTS, pixels_in, pixels_out, weights_in
 TILES = 24                # tiles of a unit at least: fewer would read the weights too often
 PIXELS = 400 * 1024       # bytes of the transformed pixels of a unit, about
 DEPTH = 256               # channels whose weights, of one panel, stay in the first-level cache for all tiles
+TOGETHER = 2048           # elements from which rows of pixels that follow one another are handed to the epilogue
 UNITS = 4                 # units of range wanted at least
 CHANNELS = 32             # channels on both sides from which the transformations cost little
 REUSED, ANEW = 12, 96
@@ -161,11 +163,12 @@ def _again(x, w, bias, y, indirection, s, image, row, column, o, until):        
 
 
 @functools.cache
-def _leaf(dtype: str, path: cpu.Cpu, form: Form | None) -> Leaf:
+def _leaf(dtype: str, path: cpu.Cpu) -> Leaf:
     size, wide = itemsize(dtype), width(dtype, path)
-    multiply, enter, leave, finish = panel_products(dtype), pixels_in(dtype, path), pixels_out(dtype, path), finisher(form)
+    multiply, enter, leave, finish = panel_products(dtype), pixels_in(dtype, path), pixels_out(dtype, path), finisher()
 
-    def conv_winograd(x, panels, w, bias, y, indirection, tiles, table, pixels, products, spare, flags, s, lo, hi, rest):   # type: ignore
+    def conv_winograd(x, panels, w, bias, y, indirection, tiles, table, pixels, products, spare, flags,   # type: ignore
+                      s, lo, hi, epilogue, rest):
         c, oc, count, part = s.c, s.oc, s.count, s.part
         high, wide_out, down, across = indirection[AXIS + OUT], indirection[2 * AXIS + OUT], tiles[AXIS + OUT], tiles[2 * AXIS + OUT]
         all_panels = (oc + wide - 1) // wide
@@ -188,7 +191,7 @@ def _leaf(dtype: str, path: cpu.Cpu, form: Form | None) -> Leaf:
                         multiply(some, wide, min(DEPTH, c - k), address_of(pixels) + (element * count * pitch + k) * size, pitch * size, size,
                                  address_of(panels) + ((element * all_panels + first_panel + panel) * c + k) * wide * size, wide * size,
                                  address_of(products) + element * count * row + panel * wide * size, row, k)
-            done = 0
+            done, waiting, begin = 0, 0, 0                      # pixels that wait for the epilogue, from `begin` on
             while done < some:                                  # tiles of one row of tiles at a time
                 at = first + done
                 column, line, image = at % across * 2, at // across % down * 2, at // (across * down)
@@ -207,12 +210,15 @@ def _leaf(dtype: str, path: cpu.Cpu, form: Form | None) -> Leaf:
                     if flags[0] != 0:
                         for j in range(width_run):
                             _again(x, w, bias, y, indirection, s, image, line + i, column + j, o, o + cols)
-                    finish(rest, width_run, cols, address_of(y), (start + i * wide_out) * oc + o, oc, o)
+                    if begin + waiting != start + i * wide_out or waiting * cols >= TOGETHER:
+                        finish(epilogue, rest, waiting, cols, address_of(y), begin * oc + o, oc, o)
+                        begin, waiting = start + i * wide_out, 0
+                    waiting += width_run
                 done += run
+            finish(epilogue, rest, waiting, cols, address_of(y), begin * oc + o, oc, o)
 
     signature = "T[:], T[:], T[:], T[:], T[:], i8[:], i8[:], i8[w,:], T[w,:], T[w,:], T[w,:], i8[w,:], numbers, lo, hi"
-    return Leaf(conv_winograd, signature.replace("T", dtype) + tail(form), key=f"{path.name} {name(form)}",
-                numbers=WinogradSizes)
+    return Leaf(conv_winograd, signature.replace("T", dtype) + CALLED, key=path.name, numbers=WinogradSizes)
 
 
 def _blocks(p: ConvProblem, size: int, path: cpu.Cpu, panels: int) -> tuple[int, int]:
@@ -256,8 +262,8 @@ def calls(p: ConvProblem, dtype: str, path: cpu.Cpu, *, biased: bool = False, ep
             Work("pixels", (ELEMENTS * count * _pitch(p),), dtype), Work("products", (ELEMENTS * count * part * wide,), dtype),
             Work("spare", (p.c + p.oc,), dtype), Work("flags", (1,), "i8"),
             WinogradSizes(_tiles(p), p.c, p.oc, count, part, *p.order, p.axes[1].tap_step, int(biased)),
-            *(epilogue.args if epilogue else []))
+            *arguments(epilogue))
     units = -(-_tiles(p) // count) * -(-tiles // part)
     estimate = cost(p, dtype, path) + (epilogue.cost if epilogue else 0.0)
-    leaf = _leaf(dtype, path, epilogue.form if epilogue else None)
+    leaf = _leaf(dtype, path)
     return [*([] if packed else made.inside(dtype)), Call(leaf, args, units, 1, estimate)]

@@ -69,7 +69,7 @@ class Layout:
 
     def __init__(self, memory: Memory, leaf: Leaf, args: Sequence[Any], side: str) -> None:
         self._memory, self._words = memory, leaf.block(*args)
-        cuts = [p.cut for p in leaf.parameters if p.words]
+        cuts = [p.cut for p in leaf.takes(args)]
         self.regions = _regions([(f"argument {i} ({a.dtype}{list(a.shape)})", a, cuts[i] == "w") for i, a in enumerate(args)
                                  if isinstance(a, np.ndarray)])
         own = Region(self._words.ctypes.data, self._words.ctypes.data + self._words.nbytes, ["the argument block"], False)
@@ -79,7 +79,7 @@ class Layout:
             page += region.count + 1
         assert page * PAGE <= memory.arena.size, f"{leaf.name}: the arguments take {page} pages, more than the arena has"
         at = 0
-        for p in leaf.parameters:
+        for p in leaf.takes(args):
             if p.is_array:
                 self._words[at] = self._moved(int(self._words[at]))
             at += p.words
@@ -156,7 +156,7 @@ def rows(leaf: Leaf, args: Sequence[Any], n: int | None) -> int:
     """The end of the range, by default all rows of the first `r` array, as `Leaf.__call__` has it."""
     if n is not None:
         return n
-    arrays = [a for a, p in zip(args, (p for p in leaf.parameters if p.words), strict=True) if p.cut == "r"]
+    arrays = [a for a, p in zip(args, leaf.takes(args), strict=True) if p.cut == "r"]
     return arrays[0].shape[0] if arrays else 1
 
 

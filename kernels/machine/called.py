@@ -1,0 +1,41 @@
+"""Leaves that other leaves call by an address in their argument block: what is done to a product's finished elements, above all.
+
+    call = caller("follow", "rest, i, j")
+
+    def product(a, b, c, m, n, lo, hi, then, rest):             # Leaf(product, "..., lo, hi" + CALLED)
+        ...
+        call(then, rest, i, j)                                  # of then == 0 nothing comes
+
+    follow = Leaf(function, "i8, i8, i8")                       # of the words rest, i and j
+    Call(leaf, [a, b, c, m, n, Address(follow, parse("f4[:]")), addend], ...)
+
+So the caller's machine code is one, whatever follows. The words lie on the caller's stack, where the called leaf finds them as it finds any
+argument block; what it alone reads lies behind the caller's own arguments, at `rest`.
+"""
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from llvmlite import ir
+
+from ..isa import cpu
+from ..isa.vector import WORD, Emitter, as_intrinsic, word
+
+CALLED = ", i8, rest"
+"""What the signature of a leaf ends with that calls one other: that one's address, and where its own arguments begin."""
+
+
+@functools.cache
+def caller(name: str, words: str) -> Any:
+    """The Numba-callable `name(leaf, *words)`, all intp: runs the leaf at that address, whose parameters are those words; nothing where it is 0."""
+    return as_intrinsic(f"call_{name}", f"leaf, {words}", cpu.current(), _call)
+
+
+def _call(e: Emitter, leaf: Any, *words: Any) -> None:
+    block = e.b.alloca(WORD, size=word(len(words)))
+    with e.when(e.b.icmp_signed("!=", leaf, word(0))):
+        for i, value in enumerate(words):
+            e.b.store(value, e.b.gep(block, [word(i)]))
+        function = e.b.inttoptr(leaf, ir.FunctionType(WORD, [WORD] * 4).as_pointer())
+        e.b.call(function, [e.b.ptrtoint(block, WORD), word(0), word(1), word(0)])
