@@ -13,8 +13,9 @@ import pytest
 from paths import FASTEST, exhaustive
 from test_paths import CHECKS, passed, pytest_in_a_process, selection
 
-from tileflow.kernels.isa import cpu
+from tileflow.kernels.isa import cpu, features
 
+x86 = pytest.mark.skipif(not features.x86(), reason="the processors are x86's")
 LONG = "oracle/long_checks.py"
 SUMS = "Reduce or Pool or Norm or Loss or Softmax or ConvWeightGrad or CumSum or Attention"
 """Operators that sum floats, for paths whose leaves are those of the fastest one compiled again."""
@@ -23,13 +24,14 @@ SUMS = "Reduce or Pool or Norm or Loss or Softmax or ConvWeightGrad or CumSum or
 def computed(path: str, processor: str, checks: tuple[str, ...], only: str, folder: Path) -> leaf_bits.Calls:
     """What the leaves compute, in a process that compiles for that processor (empty: the path's own)."""
     found = folder / (processor or "own")
-    variables = {**emulator.environment(path, processor), "OPENBLAS_CORETYPE": "Nehalem"}
-    passed(pytest_in_a_process("leaf_bits", checks, only, TILEFLOW_PATHS=path, TILEFLOW_LEAF_BITS=str(found), **variables))
+    variables = {"TILEFLOW_PATHS": path, "TILEFLOW_LEAF_BITS": str(found), "OPENBLAS_CORETYPE": "Nehalem"}
+    passed(pytest_in_a_process("leaf_bits", checks, only, **variables, **emulator.environment(path, processor)))
     return leaf_bits.read(found)
 
 
+@x86
 @exhaustive
-@pytest.mark.parametrize("path", [name for name in cpu.available() if name in emulator.OTHERS])
+@pytest.mark.parametrize("path", cpu.available())
 def test_the_processor_changes_no_bit(path: str, tmp_path: Path) -> None:
     """Three that LLVM compiles for otherwise, and the one that this machine has."""
     whole = path == FASTEST
@@ -42,8 +44,8 @@ def test_the_processor_changes_no_bit(path: str, tmp_path: Path) -> None:
         assert own.keys() == other.keys(), processor
 
 
+@x86
 @exhaustive
-@pytest.mark.skipif(FASTEST not in emulator.OTHERS, reason="no other processor of this machine's fastest path runs here")
 def test_the_processor_changes_no_network() -> None:
     assert bits.computed(FASTEST, emulator.OTHERS[FASTEST][0]) == bits.computed(FASTEST)
 

@@ -12,7 +12,7 @@ from computed import parts, refused, with_leaves
 from evaluate import KernelFailed, evaluate, run_kernel
 from path_checks import path  # noqa: F401  (the fixture that forces a path for each test)
 from samples import Case, variants
-from test_half import halved
+from test_half import halved, in_types
 
 LONG = 531
 MOST = 1 << 18            # elements of an operand
@@ -31,7 +31,7 @@ def cases() -> list[Case]:
 
 @pytest.mark.parametrize("case", cases(), ids=lambda c: c.name)
 def test_long_samples(case: Case) -> None:
-    arrays = [a if a is None or t is None else a.astype(t.numpy) for a, t in zip(case.arrays(), case.types, strict=True)]
+    arrays = in_types(case, case.types)
     if refused(case, arrays):
         with pytest.raises(KernelFailed):
             run_kernel(case.op, *arrays)

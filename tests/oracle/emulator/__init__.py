@@ -31,9 +31,13 @@ LIBRARY = {"avx2": "AVX2", "fma": "FMA", "bmi": "BMI1", "bmi2": "BMI2", "lzcnt":
            "avx512vl": "AVX512VL", "avx512bw": "AVX512BW", "avx512dq": "AVX512DQ"}
 """Features as LLVM and as the C library names them, by which it chooses among its own functions."""
 
-
-OTHERS = {"avx2": ("znver3", "skylake-avx512"), "avx": ("btver2", "bdver1"), "generic": ("nehalem", "silvermont")}
-"""By path: processors for which LLVM prefers other vectors, unrolls otherwise and counts other latencies."""
+OTHERS = {"amx": ("graniterapids", "sapphirerapids prefer-128-bit"),
+          "fp16": ("graniterapids", "sapphirerapids prefer-128-bit"), "bf16": ("znver4", "cooperlake prefer-128-bit"),
+          "vnni": ("znver4", "cascadelake prefer-128-bit"), "avx512": ("znver4", "skylake-avx512 prefer-128-bit"),
+          "avx2": ("znver3", "haswell prefer-128-bit"), "avx": ("bdver1", "sandybridge prefer-128-bit"),
+          "generic": ("bonnell", "nehalem")}
+"""By path: processors for which LLVM prefers other vectors, unrolls otherwise or counts other latencies, as it names
+them, with what else it is told of one that bears on its estimates only."""
 HOST = "host"
 """The processor that this machine has, with all its features."""
 
@@ -49,16 +53,16 @@ def environment(path: str, processor: str = "") -> dict[str, str]:
     Args:
         processor: one of `OTHERS[path]`, for which LLVM then chooses and orders the path's instructions, or `HOST`.
     """
-    entry = PATHS[path]
-    have = entry.features.split()
+    name, *tuning = processor.split() or [PATHS[path].processor]
+    have = PATHS[path].features.split()
     lacks = ",".join(f"-{name}" for feature, name in LIBRARY.items() if feature not in have)
     library = {"GLIBC_TUNABLES": f"glibc.cpu.hwcaps={lacks}"} if lacks else {}
     if processor == HOST:
         return library
-    features = [f"+{feature}" for feature in have]
+    features = [f"+{feature}" for feature in [*have, *tuning]]
     if processor:                                              # which may have more, even more than this machine
         features += [f"-{feature}" for feature in sorted(binding.get_host_cpu_features()) if feature not in have]
-    return {"NUMBA_CPU_NAME": processor or entry.processor, "NUMBA_CPU_FEATURES": ",".join(features), **library}
+    return {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": ",".join(features), **library}
 
 
 @functools.cache
