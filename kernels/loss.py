@@ -19,8 +19,8 @@ from .machine.inner import register_jitable
 from .machine.leaf import Leaf
 from .machine.status import LABEL_OUT_OF_RANGE, OK
 from .move import fill_call
-from .reduce import block_sum
 from .rows import row_kernel, to_rows
+from .sums import block_sum
 
 
 def _row_losses(name: str, negative_log: Any) -> Any:

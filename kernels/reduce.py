@@ -2,7 +2,7 @@
 
 All arrays are passed flat. One pass cuts the n elements into pieces of `length`; pass follows pass until one piece is left.
 
-Sums are accurate and have one order: blocks of BLOCK elements are added in vector lanes of their own type, blocks are
+Sums are accurate and have one order: blocks of BLOCK elements are added in lanes of their own type (`sums`), blocks are
 added to each other in float64 (integers: int64, wrapping). A long axis is cut into pieces of fixed length whose totals a
 second call adds in order, so neither the number of workers nor the cut changes a bit.
 """
@@ -20,32 +20,12 @@ from .machine.call import Call, In, Out, Work
 from .machine.inner import register_jitable
 from .machine.leaf import Leaf
 from .rows import row_kernel
+from .sums import BLOCK, block_product, block_sum
 
-LANES = {"contract", "reassoc", "nsz", "arcp"}
-"""Fast-math of one block's sum: it may be added in vector lanes. NaN and infinities keep their meaning."""
-BLOCK = 512               # contiguous elements summed in their own type
-ROWS = 32                 # the same for rows added to each other
+ROWS = 32                 # rows added to each other in their own type
 COLUMNS = 1024            # columns that one unit of range reduces
 NARROW = 128              # rows of fewer columns are summed several at a time
 PIECE = 16384             # elements of the reduced axis (times inner) per partial total
-
-
-@register_jitable(fastmath=LANES)
-def block_sum(x: Any) -> Any:
-    """The sum of a short contiguous block, in lanes."""
-    total = x.dtype.type(0)
-    for i in range(x.shape[0]):
-        total += x[i]
-    return total
-
-
-@register_jitable(fastmath=LANES)
-def block_product(x: Any, y: Any) -> Any:
-    """The sum of x * y over a short contiguous block, in lanes."""
-    total = x.dtype.type(0)
-    for i in range(x.shape[0]):
-        total += x[i] * y[i]
-    return total
 
 
 @register_jitable
@@ -57,13 +37,16 @@ def _sum_rows(part_of: Any) -> Any:
     """The body over what part_of(x, first element, elements, spare) gives: elements as they lie, or 16-bit ones widened."""
     def sum_rows(x: Any, y: Any, spare: Any, lo: int, hi: int, n: int, inner: int, pieces: int, length: int, count: float) -> None:
         """inner = 1: y[o, p] = sum of piece p of x[o], divided by `count`; a unit of range is (o, p)."""
+        o, p = lo // pieces, lo % pieces
         for unit in range(lo, hi):
-            o, p = unit // pieces, unit % pieces
             start, stop = o * n + p * length, o * n + min((p + 1) * length, n)
             total = 0.0
             for first in range(start, stop, BLOCK):
                 total += block_sum(part_of(x, first, min(BLOCK, stop - first), spare))
             y[unit] = total / count
+            p += 1
+            if p == pieces:
+                o, p = o + 1, 0
     return sum_rows
 
 
@@ -177,19 +160,14 @@ def _best_columns(largest: bool) -> Any:
     return best_columns
 
 
-@register_jitable(fastmath=LANES)
-def _block_product(x: Any) -> Any:
-    product = x.dtype.type(1)
-    for i in range(x.shape[0]):
-        product *= x[i]
-    return product
-
-
 def _product_rows(x: Any, y: Any, lo: int, hi: int, n: int, inner: int, pieces: int, length: int) -> None:
     """y[o, p] = product of piece p of x[o]; a unit of range is (o, p). Integers wrap."""
+    o, p = lo // pieces, lo % pieces
     for unit in range(lo, hi):
-        o, p = unit // pieces, unit % pieces
-        y[unit] = _block_product(x[o * n + p * length:o * n + min((p + 1) * length, n)])
+        y[unit] = block_product(x[o * n + p * length:o * n + min((p + 1) * length, n)])
+        p += 1
+        if p == pieces:
+            o, p = o + 1, 0
 
 
 def _product_columns(x: Any, y: Any, lo: int, hi: int, n: int, inner: int, pieces: int, length: int) -> None:

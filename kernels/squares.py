@@ -19,9 +19,10 @@ from llvmlite import ir
 
 from .dtypes import ELEMENTS
 from .isa import cpu, half
-from .isa.vector import INT32, Emitter, as_intrinsic, vector, word
+from .isa.vector import Emitter, as_intrinsic, vector, word
 from .machine.call import Call, Const, In, Out, Work
 from .machine.leaf import Leaf, leaf
+from .sums import folded
 
 BLOCK = 4096
 """Elements of one partial sum."""
@@ -53,17 +54,9 @@ def _kernel(dtype: str, path: cpu.Cpu) -> Any:
             found = e.b.phi(kind)
             found.add_incoming(total, before)
             found.add_incoming(rest, inside)
-            e.store(_folded(e, found), e.address(y, e.times(i, 8)))
+            e.store(folded(e, found, e.b.fadd), e.address(y, e.times(i, 8)))
         e.loop(0, blocks, 1, [], block)
     return as_intrinsic(f"squares_{dtype}_{path.name}", "x, n, blocks, y", path, emit)
-
-
-def _folded(e: Emitter, x: Any) -> Any:
-    """The sum of all lanes, halves added to each other."""
-    while x.type.count > 1:
-        lanes = x.type.count // 2
-        x = e.b.fadd(e.shuffle(x, x, list(range(lanes))), e.shuffle(x, x, list(range(lanes, 2 * lanes))))
-    return e.b.extract_element(x, ir.Constant(INT32, 0))
 
 
 @functools.cache

@@ -22,7 +22,7 @@ from ..isa.half import HALVES, widen_rows, widen_turned
 from ..isa.vector import Emitter, as_intrinsic, itemsize, vector
 from ..machine.inner import register_jitable
 from ..machine.leaf import Leaf, Numbers
-from ..reduce import block_product
+from ..sums import block_dot
 
 QUERIES, KEYS = 64, 256
 """Of one block of scores, at most. Two of them and the queries fit the second-level cache."""
@@ -371,7 +371,7 @@ def backward_body(dtype: str, mask_dtype: str, capped: bool, path: cpu.Cpu) -> C
                         scratch[shift + i], scratch[level + i] = 0, 0
                     for i in range(rows):
                         scratch[shift + i] = lse[line + i]
-                        scratch[level + i] = block_product(g[at_y + i * y_t:at_y + i * y_t + e], y[at_y + i * y_t:at_y + i * y_t + e])
+                        scratch[level + i] = block_dot(g[at_y + i * y_t:at_y + i * y_t + e], y[at_y + i * y_t:at_y + i * y_t + e])
                     last = max(1, min(keys, i0 + rows + causal))
                     for j0 in range(0, last, KEYS):
                         deep = min(KEYS, last - j0)

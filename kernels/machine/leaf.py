@@ -207,7 +207,7 @@ class Leaf:
             numbers: the class of the parameter `numbers`, if the signature has one.
             narrowed: how a call of this leaf is done with some parameters, by their place among those with words, in 16-bit memory of these types
                 while it computes in float32; None where it cannot. Arrays cut by rows need none of it (`streamed`).
-            options: Numba options, `fastmath` above all.
+            options: Numba options.
         """
         self.twin, self.signature, self.parameters = function, signature, parse(signature, numbers)
         self.checked, self.narrowed = checked, narrowed

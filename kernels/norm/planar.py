@@ -19,8 +19,8 @@ from ..isa.vector import Emitter, as_intrinsic, itemsize, word
 from ..machine.call import Call, Work
 from ..machine.leaf import Leaf
 from ..machine.places import address_of
-from ..reduce import BLOCK
 from ..rows import Rows
+from ..sums import BLOCK
 
 ROWS = 32                 # rows whose shares of the gradients of scale and shift are added in their own type
 CHANNELS = 64             # neighbouring channels that one unit handles where inner is 1

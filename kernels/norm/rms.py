@@ -5,18 +5,8 @@ import functools
 import math
 from typing import Any
 
-from ..machine.inner import register_jitable
 from ..machine.leaf import Leaf
-from ..reduce import BLOCK, block_product
-
-
-@register_jitable
-def _row_product(a: Any, b: Any) -> Any:
-    """Sum of a * b in float64, blocks in their own type."""
-    total = 0.0
-    for first in range(0, a.shape[0], BLOCK):
-        total += block_product(a[first:first + BLOCK], b[first:first + BLOCK])
-    return total
+from ..sums import row_dot
 
 
 def _rms_norm(x: Any, scale: Any, y: Any, inverses: Any, epsilon: float) -> None:
@@ -24,7 +14,7 @@ def _rms_norm(x: Any, scale: Any, y: Any, inverses: Any, epsilon: float) -> None
     kind = x.dtype.type
     for r in range(y.shape[0]):
         row, target = x[r], y[r]
-        inverse = kind(1.0 / math.sqrt(_row_product(row, row) / row.shape[0] + epsilon))
+        inverse = kind(1.0 / math.sqrt(row_dot(row, row) / row.shape[0] + epsilon))
         inverses[r] = inverse
         for i in range(target.shape[0]):
             target[i] = row[i] * inverse * scale[i]
@@ -37,7 +27,7 @@ def _rms_norm_grad(g: Any, x: Any, scale: Any, inverses: Any, dx: Any, part: Any
         gradient, row, inverse = g[r], x[r], float(inverses[r])
         for i in range(row.shape[0]):
             part[i] = gradient[i] * scale[i]
-        tilt, factor, target = kind(_row_product(part, row) * inverse * inverse / row.shape[0]), kind(inverse), dx[r]
+        tilt, factor, target = kind(row_dot(part, row) * inverse * inverse / row.shape[0]), kind(inverse), dx[r]
         for i in range(target.shape[0]):
             target[i] = (part[i] - row[i] * tilt) * factor
 

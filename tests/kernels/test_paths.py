@@ -21,11 +21,11 @@ from samples import cases
 
 from tileflow.kernels.isa import cpu
 
-CHECKS = ("oracle/path_checks.py", "kernels/test_epilogue.py", "lower/test_pack.py")
+CHECKS = ("oracle/path_checks.py", "kernels/test_epilogue.py", "kernels/test_sums.py", "lower/test_pack.py")
 """Modules whose tests of a path have its name in theirs, and that call nothing compiled but leaves."""
 ONLY = {"amx": "compiled_for or products or micro or integer", "fp16": "compiled_for or half or integer",
         "bf16": "compiled_for or half or integer or samples",
-        "generic": "compiled_for or products or micro or integer or primes or pools or functions or rows or samples"}
+        "generic": "compiled_for or products or micro or integer or primes or pools or functions or rows or samples or one_order"}
 """What a path has of its own; the rest of it is the code of the path above or below, compiled again."""
 TILES = tuple(f"tileflow.kernels.{name}" for name in ("gemm.tiles.", "conv.tiles.", "conv.tiles_weights.", "conv.tiles_weights.conv_tiles_unturn"))
 """Leaves over the tile unit, which run in its emulator (`test_emulated_tiles`) and not here."""

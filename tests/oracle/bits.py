@@ -30,11 +30,12 @@ def llvm() -> str:
     return f"llvmlite {llvmlite.__version__}"
 
 
-def computed(path: str) -> dict[str, str]:
-    """Digests by network, computed in a process that compiles for `path`, one of this machine's."""
+def computed(path: str, processor: str = "") -> dict[str, str]:
+    """Digests by network, computed in a process that compiles for `path`, one of this machine's, and that processor
+    (`emulator.environment`)."""
     import emulator
-    environment = {**os.environ, **emulator.environment(path), "NUMBA_NUM_THREADS": "2", "OPENBLAS_CORETYPE": "Nehalem",
-                   "PYTHONPATH": PATH}
+    environment = {**os.environ, **emulator.environment(path, processor), "NUMBA_NUM_THREADS": "2",
+                   "OPENBLAS_CORETYPE": "Nehalem", "PYTHONPATH": PATH}
     done = subprocess.run([sys.executable, __file__, path], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return dict(json.loads(done.stdout))

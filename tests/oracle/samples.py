@@ -70,9 +70,9 @@ def cases() -> tuple[Case, ...]:
     return tuple(Case(f"{name}-{i}", kind(**s.attributes), s.operands) for name, kind in OPS.items() for i, s in enumerate(kind.samples()))
 
 
-def variants(case: Case) -> list[Case]:
-    """The case with axes of its work emptied, or made odd and longer than a vector, where the operator takes that; another number of elements
-    is drawn from the same ranges."""
+def variants(case: Case, sizes: Sequence[int] = (0, 37)) -> list[Case]:
+    """The case with each axis of its work of these sizes, emptied, or odd and longer than a vector, where the operator
+    takes that; another number of elements is drawn from the same ranges."""
     if not declares(case.op, "work"):
         return []
     work = case.op.work(case.types, case.op.infer(*case.types))
@@ -81,7 +81,7 @@ def variants(case: Case) -> list[Case]:
     for axis in work.axes:
         if axis.name in windows or axis.kind == "whole":
             continue
-        for size in (0, 37):
+        for size in sizes:
             made = _with_axis(case, axis.name, size)
             if made is not None:
                 found.append(replace(made, name=f"{case.name}-{axis.name}{size}"))

@@ -14,6 +14,7 @@ from ...machine.call import Call, In, Out, Work
 from ...machine.inner import register_jitable
 from ...machine.leaf import Leaf, Numbers, generic
 from ...machine.places import address_of
+from ...sums import block_sum
 from ..problem import UNITS, ConvProblem, speed
 from .geometry import CACHE, Geometry, Unfolding, geometry, planes, rate, time
 from .unfold import HEAD, copy_rows, table, unfold
@@ -107,9 +108,8 @@ def _weight_gradient(dtype: str, path: cpu.Cpu, step: int, rows: int, cols: int)
         for o in range(oc):
             total = g.dtype.type(0)
             for i in range(images):
-                row = g[at + i * image_step + o * step:at + i * image_step + o * step + pixels]
-                for p in range(pixels):
-                    total += row[p]
+                first = at + i * image_step + o * step
+                total += block_sum(g[first:first + pixels])
             db[to + o] = db[to + o] + total if accumulate else total
 
     def conv_weight_gradient(x, g, dw_out, db_out, table, u, s, lo, hi):                                                    # type: ignore
@@ -148,7 +148,7 @@ def _weight_gradient(dtype: str, path: cpu.Cpu, step: int, rows: int, cols: int)
 
     signature = "T[:], T[:], T[:], T[:], i8[:], T[w,:], numbers, lo, hi"
     return Leaf(conv_weight_gradient, signature.replace("T", dtype), key=f"{path.name} {step} {rows} {cols}",
-                numbers=CorrelateSizes, fastmath={"contract", "reassoc", "nsz", "arcp", "afn"})
+                numbers=CorrelateSizes)
 
 
 @generic("T[:,:], T[r], lo, hi")

@@ -25,6 +25,7 @@ from ...machine.called import CALLED
 from ...machine.inner import register_jitable
 from ...machine.leaf import Leaf, Numbers
 from ...machine.places import address_of
+from ...sums import block_sum
 from ..problem import ConvProblem
 from .geometry import Geometry, cost, geometry, planes
 
@@ -392,21 +393,15 @@ def _weights_leaf(dtype: str, path: cpu.Cpu, together: int) -> Leaf:
                         correlate(count, ow, address_of(offsets) + tap * 8, address_of(frame), sy * row, address_of(g) + at * size, ow * size,
                                   address_of(totals) + tap * lanes * size, image + first > 0)
                     if s.biased != 0:
-                        part = g.dtype.type(0)
-                        for value in g[at:at + count * ow]:
-                            part += value
-                        total += part
+                        total += block_sum(g[at:at + count * ow])
             for tap in range(taps):
-                sum_of = totals[tap * lanes]
-                for lane in range(1, lanes):
-                    sum_of += totals[tap * lanes + lane]
-                dw[channel * taps + tap] = sum_of
+                dw[channel * taps + tap] = block_sum(totals[tap * lanes:(tap + 1) * lanes])
             if s.biased != 0:
                 db[channel] = total
 
     signature = "T[:], T[:], T[:], T[:], T[w,:], i8[:], T[w,:], numbers, lo, hi"
     return Leaf(conv_planes_weights, signature.replace("T", dtype), key=f"{path.name} {together}",
-                numbers=PlanarDepthwiseSizes, fastmath={"contract", "reassoc", "nsz", "arcp", "afn"})
+                numbers=PlanarDepthwiseSizes)
 
 
 def weight_gradient(p: ConvProblem, dtype: str, path: cpu.Cpu, *, biased: bool) -> list[Call]:

@@ -14,6 +14,8 @@ import functools
 import os
 from typing import Any
 
+from llvmlite import binding
+
 from tileflow.kernels.isa import cpu
 from tileflow.kernels.isa.paths import PATHS
 from tileflow.kernels.machine.leaf import Leaf
@@ -29,19 +31,38 @@ LIBRARY = {"avx2": "AVX2", "fma": "FMA", "bmi": "BMI1", "bmi2": "BMI2", "lzcnt":
            "avx512vl": "AVX512VL", "avx512bw": "AVX512BW", "avx512dq": "AVX512DQ"}
 """Features as LLVM and as the C library names them, by which it chooses among its own functions."""
 
+OTHERS = {"amx": ("graniterapids", "sapphirerapids prefer-128-bit"),
+          "fp16": ("graniterapids", "sapphirerapids prefer-128-bit"), "bf16": ("znver4", "cooperlake prefer-128-bit"),
+          "vnni": ("znver4", "cascadelake prefer-128-bit"), "avx512": ("znver4", "skylake-avx512 prefer-128-bit"),
+          "avx2": ("znver3", "haswell prefer-128-bit"), "avx": ("bdver1", "sandybridge prefer-128-bit"),
+          "generic": ("bonnell", "nehalem")}
+"""By path: processors for which LLVM prefers other vectors, unrolls otherwise or counts other latencies, as it names
+them, with what else it is told of one that bears on its estimates only."""
+HOST = "host"
+"""The processor that this machine has, with all its features."""
+
 
 def available() -> bool:
     """Whether leaves can be emulated here: Linux on x86-64 with `bochscpu-python` and a C compiler."""
     return os.uname().machine == "x86_64" and installed()
 
 
-def environment(path: str) -> dict[str, str]:
-    """Environment variables under which a new process compiles for `path` (one of `TARGETS`) and nothing better."""
-    entry = PATHS[path]
-    have = entry.features.split()
+def environment(path: str, processor: str = "") -> dict[str, str]:
+    """Environment variables under which a new process compiles for `path` (one of `TARGETS`) and nothing better.
+
+    Args:
+        processor: one of `OTHERS[path]`, for which LLVM then chooses and orders the path's instructions, or `HOST`.
+    """
+    name, *tuning = processor.split() or [PATHS[path].processor]
+    have = PATHS[path].features.split()
     lacks = ",".join(f"-{name}" for feature, name in LIBRARY.items() if feature not in have)
-    return {"NUMBA_CPU_NAME": entry.processor, "NUMBA_CPU_FEATURES": ",".join(f"+{feature}" for feature in have),
-            **({"GLIBC_TUNABLES": f"glibc.cpu.hwcaps={lacks}"} if lacks else {})}
+    library = {"GLIBC_TUNABLES": f"glibc.cpu.hwcaps={lacks}"} if lacks else {}
+    if processor == HOST:
+        return library
+    features = [f"+{feature}" for feature in [*have, *tuning]]
+    if processor:                                              # which may have more, even more than this machine
+        features += [f"-{feature}" for feature in sorted(binding.get_host_cpu_features()) if feature not in have]
+    return {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": ",".join(features), **library}
 
 
 @functools.cache

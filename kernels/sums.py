@@ -1,0 +1,163 @@
+"""Sums and products of short runs of numbers in memory, in one order whatever the processor.
+
+Numbers are combined side by side in WIDE bytes of lanes, number i in lane i modulo their count; the lanes are folded in
+halves to NARROW bytes, in which the rest goes on, then to one. Fewer numbers than NARROW bytes hold are combined one
+after the other. How the compiler cuts lanes into registers changes no bit. A plain loop with flags that let it reorder
+sums would be cut by its estimates of one processor, and have other bits on the next.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.core.errors import TypingError
+from numba.extending import intrinsic
+from numba.np.arrayobj import make_array
+
+from .isa import cpu
+from .isa.vector import INT32, Emitter, word
+
+WIDE = 128                # bytes side by side: four registers of 32 bytes hide the latency of an addition
+NARROW = 32
+BLOCK = 512               # elements summed in their own type
+DOUBLE = ir.DoubleType()
+Combine = Callable[[Any, Any], Any]
+
+
+def folded(e: Emitter, x: Any, combine: Combine, lanes: int = 1) -> Any:
+    """A vector's lanes combined to so many, a power of two, by halves; a scalar where one is left."""
+    while (half := x.type.count // 2) >= lanes:
+        x = combine(e.shuffle(x, x, list(range(half))), e.shuffle(x, x, list(range(half, 2 * half))))
+    return e.b.extract_element(x, ir.Constant(INT32, 0)) if lanes == 1 else x
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Emits what n numbers at `place` are combined to, or the products of those at two places."""
+
+    e: Emitter
+    size: int                 # bytes of a number
+    start: ir.Constant        # what changes no number that it is combined with
+    combine: Combine
+
+    def begun(self, lanes: int) -> Any:
+        """`start` in all lanes."""
+        return ir.Constant(ir.VectorType(self.start.type, lanes), [self.start] * lanes) if lanes > 1 else self.start
+
+    def term(self, places: list[Any], i: Any, lanes: int) -> Any:
+        """Numbers i, i + 1, …, or their products."""
+        e, kind = self.e, self.begun(lanes).type
+        x, *others = [e.load(e.address(place, e.times(i, self.size)), kind) for place in places]
+        return e.b.fmul(x, *others) if others else x
+
+    def first(self, places: list[Any], end: Any, lanes: int) -> Any:
+        """Numbers 0..end, so many at a time."""
+        return self.e.loop(0, end, lanes, [self.begun(lanes)],
+                           lambda i, state: [self.combine(state[0], self.term(places, i, lanes))])[0]
+
+    def last(self, places: list[Any], n: Any, count: Any, total: Any) -> Any:
+        """`total` and the last `count` numbers, fewer than lanes: in the vector that ends with them no others count."""
+        e, lanes = self.e, NARROW // self.size
+        from_end = ir.Constant(ir.VectorType(INT32, lanes), list(range(lanes, 0, -1)))
+        counts = e.b.icmp_signed("<=", from_end, e.splat(e.b.trunc(count, INT32), lanes))
+        found = self.term(places, e.b.sub(n, word(lanes)), lanes)
+        return self.combine(total, e.b.select(counts, found, self.begun(lanes)))
+
+    def where(self, condition: Any, made: Callable[[], Any], otherwise: Any) -> Any:
+        """What is made under the condition, else what there is."""
+        b = self.e.b
+        before = b.block
+        with b.if_then(condition):
+            value, inside = made(), b.block
+        found = b.phi(value.type)
+        found.add_incoming(value, inside)
+        found.add_incoming(otherwise, before)
+        return found
+
+    def vectors(self, places: list[Any], n: Any) -> Any:
+        """Of as many numbers as NARROW bytes hold, or more."""
+        e, wide, narrow = self.e, WIDE // self.size, NARROW // self.size
+        whole, most = e.b.and_(n, word(-wide)), e.b.and_(n, word(-narrow))
+        total = self.where(e.b.icmp_signed("!=", whole, word(0)),
+                           lambda: folded(e, self.first(places, whole, wide), self.combine, narrow), self.begun(narrow))
+        for k in range(0, wide - narrow, narrow):                             # a loop of three turns would be unrolled
+            at, sum_of = e.address(whole, k), total
+            total = self.where(e.b.icmp_signed("<", at, most),
+                               lambda at=at, sum_of=sum_of: self.combine(sum_of, self.term(places, at, narrow)), total)
+        total = self.where(e.b.icmp_signed("!=", most, n), lambda: self.last(places, n, e.b.sub(n, most), total), total)
+        return folded(e, total, self.combine)
+
+    def of(self, places: list[Any], n: Any) -> Any:
+        """All, a scalar."""
+        b = self.e.b
+        with b.if_else(b.icmp_signed(">=", n, word(NARROW // self.size))) as (then, otherwise):
+            with then:
+                many, inside = self.vectors(places, n), b.block
+            with otherwise:
+                few, beside = self.first(places, n, 1), b.block
+        found = b.phi(self.start.type)
+        found.add_incoming(many, inside)
+        found.add_incoming(few, beside)
+        return found
+
+    def in_blocks(self, places: list[Any], n: Any) -> Any:
+        """All in float64: floats in blocks of BLOCK, each combined by itself."""
+        e = self.e
+
+        def block(i: Any, total: list[Any]) -> list[Any]:
+            within = [e.address(place, e.times(i, self.size)) for place in places]
+            found = self.of(within, e.minimum(e.b.sub(n, i), word(BLOCK)))
+            return [e.b.fadd(total[0], found if self.size == 8 else e.b.fpext(found, DOUBLE))]
+        return e.loop(0, n, BLOCK, [ir.Constant(DOUBLE, 0.0)], block)[0]
+
+
+def _over(operation: str, start: int, *arrays: Any, blocks: bool = False) -> Any:
+    """What an intrinsic over arrays of these types returns: its signature, and what emits its code.
+
+    Args:
+        operation: of the builder's, for integers; floats have its twin. start: what it changes nothing with.
+        blocks: floats are combined in blocks, and these added in float64.
+    """
+    dtype = getattr(arrays[0], "dtype", None)
+    if not all(isinstance(a, types.Array) and (a.ndim, a.layout, a.dtype) == (1, "C", dtype) for a in arrays):
+        given = ", ".join(map(str, arrays))
+        raise TypingError(f"sums are of contiguous arrays of one axis and one type, not of {given}")
+
+    def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        views = [make_array(kind)(context, builder, value) for kind, value in zip(arrays, args, strict=True)]
+        n, = cgutils.unpack_tuple(builder, views[0].shape, 1)
+        element, real = context.get_data_type(dtype), isinstance(dtype, types.Float)
+        unit = float(start) if real else start
+        combine = getattr(builder, f"f{operation}" if real else operation)
+        e, places = Emitter(builder, cpu.current()), [builder.ptrtoint(view.data, n.type) for view in views]
+        run = _Run(e, context.get_abi_sizeof(element), ir.Constant(element, unit), combine)
+        return run.in_blocks(places, n) if blocks else run.of(places, n)
+    return (types.float64 if blocks else dtype)(*arrays), generate
+
+
+@intrinsic
+def block_sum(_context: Any, x: Any) -> Any:
+    """The sum of the elements of a contiguous x[n], in their type; 0 of none."""
+    return _over("add", 0, x)
+
+
+@intrinsic
+def block_product(_context: Any, x: Any) -> Any:
+    """The product of the elements of a contiguous x[n], in their type (integers wrap); 1 of none."""
+    return _over("mul", 1, x)
+
+
+@intrinsic
+def block_dot(_context: Any, x: Any, y: Any) -> Any:
+    """The sum of x[i] * y[i] over contiguous floats x[n] and y[n], in their type, each product rounded; 0 of none."""
+    return _over("add", 0, x, y)
+
+
+@intrinsic
+def row_dot(_context: Any, x: Any, y: Any) -> Any:
+    """The same of rows of any length, in float64, in which the sums of blocks of BLOCK elements are added."""
+    return _over("add", 0, x, y, blocks=True)

@@ -1,0 +1,58 @@
+"""Code of one CPU path, compiled for several processors that have it: every leaf computes the same bits.
+
+Each processor is a process: `emulator.environment` says how it is chosen.
+"""
+from __future__ import annotations
+
+from pathlib import Path
+
+import bits
+import emulator
+import leaf_bits
+import pytest
+from paths import FASTEST, exhaustive
+from test_paths import CHECKS, passed, pytest_in_a_process, selection
+
+from tileflow.kernels.isa import cpu, features
+
+x86 = pytest.mark.skipif(not features.x86(), reason="the processors are x86's")
+LONG = "oracle/long_checks.py"
+SUMS = "Reduce or Pool or Norm or Loss or Softmax or ConvWeightGrad or CumSum or Attention"
+"""Operators that sum floats, for paths whose leaves are those of the fastest one compiled again."""
+
+
+def computed(path: str, processor: str, checks: tuple[str, ...], only: str, folder: Path) -> leaf_bits.Calls:
+    """What the leaves compute, in a process that compiles for that processor (empty: the path's own)."""
+    found = folder / (processor or "own")
+    variables = {"TILEFLOW_PATHS": path, "TILEFLOW_LEAF_BITS": str(found), "OPENBLAS_CORETYPE": "Nehalem"}
+    passed(pytest_in_a_process("leaf_bits", checks, only, **variables, **emulator.environment(path, processor)))
+    return leaf_bits.read(found)
+
+
+@x86
+@exhaustive
+@pytest.mark.parametrize("path", cpu.available())
+def test_the_processor_changes_no_bit(path: str, tmp_path: Path) -> None:
+    """Three that LLVM compiles for otherwise, and the one that this machine has."""
+    whole = path == FASTEST
+    checks, only = ((CHECKS[0], LONG), selection(path)) if whole else ((LONG,), f"{path} and ({SUMS})")
+    own = computed(path, "", checks, only, tmp_path)
+    assert own
+    for processor in (*emulator.OTHERS[path], emulator.HOST):
+        other = computed(path, processor, checks, only, tmp_path)
+        assert leaf_bits.differing(own, other) == set(), processor
+        assert own.keys() == other.keys(), processor
+
+
+@x86
+@exhaustive
+def test_the_processor_changes_no_network() -> None:
+    assert bits.computed(FASTEST, emulator.OTHERS[FASTEST][0]) == bits.computed(FASTEST)
+
+
+def test_a_leaf_that_computes_otherwise_is_named() -> None:
+    """And none that read what it computed, nor one that only one process ran."""
+    own = {("sum", "x"): "1", ("scale", "1"): "2", ("copy", "x"): "x"}
+    other = {("sum", "x"): "3", ("scale", "3"): "4", ("copy", "x"): "x", ("more", "x"): "5"}
+    assert leaf_bits.differing(own, other) == {"sum"}
+    assert leaf_bits.differing(own, own) == set()
