@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from random_strategies import CLASSES, Images
+from random_strategies import Images
 from samples import cases, drawn
 from test_random_graphs import recipe
 
@@ -53,8 +53,9 @@ from tileflow.system.errors import TileflowError
 
 PAGE = mmap.PAGESIZE
 EXTREME = (0, 1, 2, 3, 5, 7, 17, 64, 1 << 16, 1 << 31, 1 << 40, (1 << 63) - 1, -1, -2, -3, -17, -(1 << 31), -(1 << 63))
-WORDS = ("x", "reflect", "edge", "wrap", "constant", "linear", "cubic", "nearest", "SAME_UPPER", "VALID", "bilinear", "add",
-         "max", "mean", "none", "sum", "float16", "bfloat16", "float64", "int8", "int64", "bool", "int4", "reverse", "Relu", "")
+WORDS = ("x", "reflect", "edge", "wrap", "constant", "linear", "cubic", "nearest", "SAME_UPPER", "VALID", "bilinear",
+         "add", "max", "mean", "none", "sum", "float16", "bfloat16", "float64", "int8", "int64", "bool", "int4", "reverse",
+         "Relu", "")
 LARGEST_RUN = 1 << 24
 """Bytes of the values of a program that is run."""
 SECONDS, REFUSED_IN = 120, 3

@@ -90,6 +90,20 @@ class Interpolate(Op):
         assert back.shape[0] - 1 == x.shape[self.axis], types
         return (x.with_shape((*x.shape[:self.axis], start.shape[0] - 1, *x.shape[self.axis + 1:])),)
 
+    def require(self, inputs: Types, constants: Sequence[np.ndarray | None]) -> None:
+        x, y = present(inputs[0]), self.infer(*inputs)[0]
+        if not 0 <= self.axis < x.rank:
+            raise ShapeError(f"there is no axis {self.axis} in {x}")
+        for n, first in ((x.shape[self.axis], 1), (y.shape[self.axis], 4)):
+            start, index, weight = *constants[first:first + 2], present(inputs[first + 2])
+            if start is None or index is None or (start.dtype, index.dtype) != (np.int64, np.int64):
+                raise ShapeError("its places are no constants of int64")
+            rows = start.ndim == index.ndim == 1 and start.size > 0 and weight == TensorType(x.dtype, index.shape)
+            if not rows or start[0] != 0 or start[-1] != index.size or np.any(start[1:] < start[:-1]):
+                raise ShapeError("its places are no rows of a matrix")
+            if index.min(initial=0) < 0 or index.max(initial=-1) >= n:
+                raise ShapeError(f"it has places {index.min()} to {index.max()} of {n}")
+
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
         x, start, index, weight = map(present, inputs[:4])
         moved = np.moveaxis(x, self.axis, 0)

@@ -44,11 +44,6 @@ def declared(kind: type) -> dict[str, tuple[Any, bool]]:
     return {f.name: (hints[f.name], f.default is None) for f in dataclasses.fields(kind)}
 
 
-def is_declared(kind: Any) -> bool:
-    """A type that says of its fields what they hold."""
-    return hasattr(kind, "__dataclass_fields__")
-
-
 def written(value: Any, kind: Any, at: str, others: Others = NO_OTHERS) -> Any:
     """The plain data of a value of that type; Fault where it is none."""
     if kind in others:
@@ -58,7 +53,7 @@ def written(value: Any, kind: Any, at: str, others: Others = NO_OTHERS) -> Any:
         return _first(written, value, arguments, at, others)
     if origin is tuple and type(value) is tuple:
         return [written(v, k, f"{at}[{i}]", others) for i, (v, k) in enumerate(_members(value, arguments, at))]
-    if is_declared(kind) and type(value) is kind:
+    if dataclasses.is_dataclass(kind) and type(value) is kind:
         found = {}
         for name, (k, optional) in declared(type(value)).items():
             if not optional or getattr(value, name) is not None:
@@ -79,15 +74,15 @@ def read(data: Any, kind: Any, at: str, others: Others = NO_OTHERS) -> Any:
         return _first(read, data, arguments, at, others)
     if origin is tuple and type(data) is list:
         return tuple(read(v, k, f"{at}[{i}]", others) for i, (v, k) in enumerate(_members(data, arguments, at)))
-    if is_declared(kind) and type(data) is dict:
-        return kind(**read_fields(data, kind, at, others))
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind) and type(data) is dict:
+        return kind(**_fields(data, kind, at, others))
     value = _UNREAL.get(data, data) if kind is float and type(data) is str else data
     if not _is_plain(value, kind, origin, arguments):
         raise Fault(at, f"is {shown(data)} and not what belongs there")
     return value
 
 
-def read_fields(data: Mapping[str, Any], kind: Any, at: str, others: Others = NO_OTHERS) -> dict[str, Any]:
+def _fields(data: Mapping[str, Any], kind: Any, at: str, others: Others) -> dict[str, Any]:
     """The fields of a dataclass by name; Fault where one is missing, unknown or wrong."""
     fields = declared(kind)
     for name in data.keys() - fields.keys():

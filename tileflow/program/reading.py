@@ -168,7 +168,7 @@ class _Scope:
         if len(known) < len(graph.inputs) + len(graph.constants) + len(graph.states):
             raise Fault(at, "has two inputs, constants or states that are one value")
         for i, item in enumerate(_list(table["nodes"], f"{at}.nodes")):
-            node = self._node(item, known, f"{at}.nodes[{i}]")
+            node = self._node(item, known, graph.constants, f"{at}.nodes[{i}]")
             known.update(node.outputs)
             graph.nodes.append(node)
         graph.outputs = self._of(table["outputs"], f"{at}.outputs")
@@ -182,24 +182,26 @@ class _Scope:
             raise Fault(at, f"is {value!r} again")
         graph.constants[value] = elements
 
-    def _node(self, item: Any, known: set[Value], at: str) -> Node:
+    def _node(self, item: Any, known: set[Value], constants: Mapping[Value, np.ndarray], at: str) -> Node:
         name, attributes, operands, results, origin = _row(item, 5, at)
         kind = OPS.get(name) if type(name) is str else None
         if kind is None:
             raise Fault(at, f"is {shown(name)}, an operator that tileflow lacks")
         at = f"{at} {name}"
         op = _guarded(lambda: read(attributes, kind, at, self._others), at)
-        if getattr(op, "whole", ()):
+        if op.attributes().get("whole"):
             raise Fault(at, "computes a part of a tensor, as tiles do, and a program has whole ones")
         inputs = [None if n is None else self.value(n, at) for n in _list(operands, at)]
         for v in inputs:
             if v is not None and v not in known:
                 raise Fault(at, f"reads {v.shown} before it is made")
         node = Node(op, inputs, self._of(results, at), _numbered(self._graphs.origins, origin, at))
-        types = _guarded(lambda: op.infer(*[None if v is None else v.type for v in inputs]), at)
+        given = [None if v is None else v.type for v in inputs]
+        types = _guarded(lambda: op.infer(*given), at)
         if list(types) != [v.type for v in node.outputs]:
             made = [", ".join(map(str, each)) for each in (types, [v.type for v in node.outputs])]
             raise Fault(at, f"makes ({made[0]}) and not ({made[1]})")
+        _guarded(lambda: op.require(given, [None if v is None else constants.get(v) for v in inputs]), at)
         if not op.regions:                         # into regions `verify` looks where it infers
             node.set_inferred()
         for v in node.outputs:
@@ -211,9 +213,8 @@ class _Scope:
     def _region(self, data: Any, at: str) -> Region:
         table = dict(_table(data, (*GRAPH, "values"), at))
         graph = self._graphs.scope(table.pop("values"), f"{at}.values", self._depth + 1).graph(table, at)
-        inner = all(v.producer is not None for v in graph.outputs)
-        if graph.states or len({*graph.outputs}) < len(graph.outputs) or not inner:
-            raise Fault(at, "is no region: it has states, or outputs that no node of its own makes")
+        if graph.states or len({*graph.outputs}) < len(graph.outputs):
+            raise Fault(at, "is no region: it has states, or one value for two outputs")
         return Region(graph)
 
 
