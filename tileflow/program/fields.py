@@ -46,7 +46,7 @@ def declared(kind: type) -> dict[str, tuple[Any, bool]]:
 
 def written(value: Any, kind: Any, at: str, others: Others = NO_OTHERS) -> Any:
     """The plain data of a value of that type; Fault where it is none."""
-    if kind in others:
+    if kind in others and type(value) is kind:
         return others[kind](value, at)
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
