@@ -1,7 +1,8 @@
 """Programs of every kind, compiled and not run: what is trained how, in which types, on how many replicas and IPUs.
 
-    python tests/models/program_kinds.py          # their digests, by name, as JSON
+python tests/models/program_kinds.py          # their digests, by name, as JSON
 """
+
 from __future__ import annotations
 
 import functools
@@ -49,7 +50,9 @@ def trained(network: type[nn.Module] = Images, **options: Any) -> Program:
 def ran(network: type[nn.Module] = Images, **options: Any) -> Program:
     """A step of inference."""
     x = np.zeros((8, 6), np.int64) if network is Tokens else X[:8]
-    return tileflow.inference_model(network(), micro_batch_size=ROWS, **{"device_iterations": 4, **options}).program_for(x)
+    return tileflow.inference_model(
+        network(), micro_batch_size=ROWS, **{"device_iterations": 4, **options}
+    ).program_for(x)
 
 
 def drawn(seed: int) -> Program:
@@ -62,8 +65,10 @@ def sampled(case: Case) -> Program:
     """An operator's sample; operands that it gives whole are constants."""
     graph = Graph(case.name)
     b = Builder(graph)
-    operands = [None if o is None else b.input(f"x{i}", o.type) if o.array is None else b.constant(o.array)
-                for i, o in enumerate(case.operands)]
+    operands = [
+        None if o is None else b.input(f"x{i}", o.type) if o.array is None else b.constant(o.array)
+        for i, o in enumerate(case.operands)
+    ]
     graph.outputs = list(b.emit(case.op, *operands))
     return Program.of(graph, Batching(1))
 
@@ -97,21 +102,32 @@ def kinds() -> Mapping[str, Callable[[], Program]]:
     """Functions that compile programs, by name."""
     several = {"gradient_accumulation": 4, "strategy": "pipelined", "pipeline_splits": ("second",)}
     found: dict[str, dict[str, Any]] = {name: {"optimizer": name} for name in OPTIMIZERS}
-    found |= {f"{precision}": {"precision": precision} for precision in ("64", "16-mixed", "bf16-mixed", "16-true", "bf16-true")}
+    found |= {
+        f"{precision}": {"precision": precision}
+        for precision in ("64", "16-mixed", "bf16-mixed", "16-true", "bf16-true")
+    }
     found |= {
         "norms": {"optimizer": "adamw", "max_grad_norm": 0.5, "weight_decay": 0.01, "gradient_accumulation": 2},
-        "accumulated": {"gradient_accumulation": 4, "device_iterations": 2}, "tokens": {"network": Tokens},
+        "accumulated": {"gradient_accumulation": 4, "device_iterations": 2},
+        "tokens": {"network": Tokens},
         "replicas": {"replication_factor": 2, "broadcast_buffers": False},
         "grouped": {"replication_factor": 4, "replica_grouping": {"last.*": "consecutive:2"}},
         "dynamic scale": {"precision": "16-mixed", "automatic_loss_scaling": "dynamic"},
         "histogram": {"precision": "16-true", "automatic_loss_scaling": "histogram"},
         "stochastic": {"precision": "bf16-true", "stochastic_rounding": True},
         "remainders": {"precision": "bf16-true", "master_weights": "remainder"},
-        "recomputed": {"gradient_checkpointing": ("second", "norm")}, "remembering": {"network": Remembering},
-        "looking back": {"network": LookingBack}, "recurrent": {"network": Recurrent}, "pipelined": several,
-        "sharded": {**several, "strategy": "sharded"}, "1f1b": {**several, "pipeline_schedule": "1f1b"},
-        "serial phased": {**several, "strategy": "serial_phased"}}
-    made: dict[str, Callable[[], Program]] = {name: functools.partial(trained, **options) for name, options in found.items()}
+        "recomputed": {"gradient_checkpointing": ("second", "norm")},
+        "remembering": {"network": Remembering},
+        "looking back": {"network": LookingBack},
+        "recurrent": {"network": Recurrent},
+        "pipelined": several,
+        "sharded": {**several, "strategy": "sharded"},
+        "1f1b": {**several, "pipeline_schedule": "1f1b"},
+        "serial phased": {**several, "strategy": "serial_phased"},
+    }
+    made: dict[str, Callable[[], Program]] = {
+        name: functools.partial(trained, **options) for name, options in found.items()
+    }
     made |= {f"inference {n.__name__}": functools.partial(ran, n) for n in (Images, Tokens, Recurrent, Remembering)}
     made |= {"inference of replicas": functools.partial(ran, replication_factor=2, device_iterations=2)}
     made |= {f"strategy {seed}": functools.partial(drawn, seed) for seed in range(6)}
@@ -124,5 +140,6 @@ if __name__ == "__main__":
     import warnings
 
     from tileflow.program import file
+
     warnings.simplefilter("ignore")
     print(json.dumps({name: file.digest(make()) for name, make in kinds().items()}))

@@ -77,8 +77,8 @@ class Op:
         raise NotImplementedError
 
     def require(self, inputs: Types, constants: Sequence[np.ndarray | None]) -> None:
-        """Raise ShapeError where operands are not what the kernel takes them for without looking: tables of places, which
-        whoever makes the node computes. Asked of nodes that come from elsewhere, as in a file.
+        """Raise ShapeError where operands are not what the kernel takes them for without looking: tables of places,
+        which whoever makes the node computes. Asked of nodes that come from elsewhere, as in a file.
 
         Args:
             constants: the elements of operands that are known; None: they are not.

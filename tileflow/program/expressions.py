@@ -72,7 +72,8 @@ def to_data(e: Expr, at: str) -> list[list[Any]]:
     for node in postorder([e]):
         place[node] = len(place)
         if node.op in ("var", "const"):
-            found.append([node.op, node.dtype, written(node.value, bool if type(node.value) is bool else float, at)])
+            value = written(node.value, float, at) if type(node.value) is float else node.value
+            found.append([node.op, node.dtype, value])
         elif _is_known(node.op):
             found.append([node.op, node.dtype, [place[a] for a in node.args]])
         else:
@@ -102,9 +103,11 @@ def _leaf(op: str, dtype: str, rest: Any, at: str) -> Expr:
         if type(rest) is not int or not 0 <= rest < MOST_VARIABLES:
             raise Fault(at, f"is variable {shown(rest)}")
         return make("var", (), dtype, rest)
-    value = read(rest, bool if dtype == "bool" else float if dtype in FLOATS else int, at)
     if dtype in NARROW:
         raise Fault(at, f"is a constant of {dtype}, which no expression has")
+    value = read(rest, float, at) if dtype in FLOATS else rest
+    if dtype not in FLOATS and type(value) is not (bool if dtype == "bool" else int):
+        raise Fault(at, f"is {shown(value)}, which no {dtype} is")
     try:
         rounded = Const(value, dtype)
     except (OverflowError, ValueError):
