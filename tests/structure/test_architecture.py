@@ -61,7 +61,7 @@ ARROWS = {
     "metrics": {"metrics", "system"},
     "optim": {"graph", "memory", "optim", "options", "system"},
     "passes": {"graph", "passes", "system"},
-    "program": {"graph", "program", "system"},
+    "program": LOWEST | {"program"},
     "strategy": {"graph", "options", "program", "strategy", "system"},
     "compiler": {"graph", "optim", "options", "passes", "precision", "program", "strategy", "system"},
     "precision": {"graph", "ops", "options", "passes", "precision", "system"},

@@ -76,6 +76,14 @@ class Op:
         """Types of the inputs to types of all outputs. Raises ShapeError or TypeMismatchError with the values named."""
         raise NotImplementedError
 
+    def require(self, inputs: Types, constants: Sequence[np.ndarray | None]) -> None:
+        """Raise ShapeError where operands are not what the kernel takes them for without looking: tables of places,
+        which whoever makes the node computes. Asked of nodes that come from elsewhere, as in a file.
+
+        Args:
+            constants: the elements of operands that are known; None: they are not.
+        """
+
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
         """The slow NumPy twin: arrays in, a tuple of arrays out. Tests compare kernels with it. By default the expansion's."""
         return Op.by_parts(self, inputs)

@@ -19,8 +19,8 @@ from ..kernels.elementwise.loops import elementwise_call
 from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call, In, Out
 from ..kernels.move import copy_call
-from ..kernels.random import position_bits
-from ..system.errors import TypeMismatchError
+from ..kernels.random import SPAN, position_bits
+from ..system.errors import ShapeError, TypeMismatchError
 from .elementwise import ANY, Elementwise
 from .shape import Shape, present
 
@@ -124,6 +124,8 @@ class StochasticCast(Elementwise):
         super().check(types)
         if self.to not in HALVES:
             raise TypeMismatchError(f"it cannot round to {self.to!r} at random; the types of 16 bits are {' and '.join(HALVES)}.")
+        if self.at < 0 or self.at % SPAN:
+            raise ShapeError(f"it cannot draw from position {self.at} on; positions begin at multiples of {SPAN}.")
 
     def expr(self, *x: Expr) -> Expr:
         return scalar.stochastic(x[0], self.to, self.stream)

@@ -103,6 +103,9 @@ class Loop(Turns):
         if word is not None:
             condition(word, "Loop")
         present = [t for t in rest if t is not None]
+        if min(self.carried, self.scanned, self.count + 1) < 0 or self.carried + self.scanned > len(present):
+            raise ShapeError(f"a Loop of {self.count} turns carries {self.carried} and scans {self.scanned} values, "
+                             f"and is given {len(present)}")
         carried, scanned = present[:self.carried], present[self.carried:self.carried + self.scanned]
         if any(t.shape[:1] != (self.count,) for t in scanned):
             raise ShapeError(f"a Loop of {self.count} turns scans ({', '.join(map(str, scanned))}), whose first axes must be as long")
@@ -112,6 +115,8 @@ class Loop(Turns):
         if self.conditional:
             condition(made.pop(0), "Loop")
         kept, slices = made[:self.carried], made[self.carried:]
+        if not 0 <= self.kept <= len(slices) or len(kept) < self.carried:
+            raise ShapeError(f"the body of a Loop that carries {self.carried} gives {len(made)} values")
         for given, new in zip(carried, kept, strict=True):
             if given != new:
                 raise ShapeError(f"the body of a Loop takes {given} and gives {new} for the next turn, which must be alike")

@@ -17,7 +17,7 @@ from ..kernels.dtypes import BITS
 from ..kernels.machine.call import Call, In, Out
 from ..kernels.machine.call import Work as Scratch
 from ..kernels.move import MoveAxis, copy_call, fill_call, strides
-from ..system.errors import ShapeError, UnsupportedError
+from ..system.errors import ShapeError, TypeMismatchError, UnsupportedError
 from .index import Slice
 from .moving import move
 from .shape import Shape, present
@@ -58,6 +58,10 @@ class Pad(Op):
         x = present(types[0])
         if self.mode != "constant" and self.mode not in moves.MODES:
             raise UnsupportedError(f"mode {self.mode!r} is unknown; it must be constant, {', '.join(moves.MODES)}.")
+        try:
+            np.array(self.value, x.numpy)
+        except OverflowError:
+            raise TypeMismatchError(f"the value {self.value} is no {x.dtype}.") from None
         shape = tuple(n + before + after for n, (before, after) in zip(x.shape, self.sizes(x.shape), strict=True))
         if min(shape, default=0) < 0:
             raise ShapeError(f"pads {list(self.pads)} cut more than there is of {list(x.shape)}.")

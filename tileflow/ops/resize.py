@@ -90,6 +90,20 @@ class Interpolate(Op):
         assert back.shape[0] - 1 == x.shape[self.axis], types
         return (x.with_shape((*x.shape[:self.axis], start.shape[0] - 1, *x.shape[self.axis + 1:])),)
 
+    def require(self, inputs: Types, constants: Sequence[np.ndarray | None]) -> None:
+        x, y = present(inputs[0]), self.infer(*inputs)[0]
+        if not 0 <= self.axis < x.rank:
+            raise ShapeError(f"there is no axis {self.axis} in {x}")
+        for n, first in ((x.shape[self.axis], 1), (y.shape[self.axis], 4)):
+            start, index, weight = *constants[first:first + 2], present(inputs[first + 2])
+            if start is None or index is None or (start.dtype, index.dtype) != (np.int64, np.int64):
+                raise ShapeError("its places are no constants of int64")
+            rows = start.ndim == index.ndim == 1 and start.size > 0 and weight == TensorType(x.dtype, index.shape)
+            if not rows or start[0] != 0 or start[-1] != index.size or np.any(start[1:] < start[:-1]):
+                raise ShapeError("its places are no rows of a matrix")
+            if index.min(initial=0) < 0 or index.max(initial=-1) >= n:
+                raise ShapeError(f"it has places {index.min()} to {index.max()} of {n}")
+
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
         x, start, index, weight = map(present, inputs[:4])
         moved = np.moveaxis(x, self.axis, 0)
@@ -147,6 +161,8 @@ class Repeat(Op):
         """The shape of the result."""
         if self.rows > 1 and self.axis < 1:
             raise ShapeError("There is no axis before the first one to repeat.")
+        if not 0 <= self.axis < len(shape) or min(self.times, self.rows) < 1:
+            raise ShapeError(f"Axis {self.axis} of {list(shape)} cannot be repeated {self.times} times.")
         more = {self.axis: self.times, self.axis - 1: self.rows}
         return tuple(n * more.get(i, 1) for i, n in enumerate(shape))
 
@@ -192,6 +208,8 @@ class RepeatGrad(Op):
 
     def _apart(self, shape: Shape) -> Shape:
         """The shape of a gradient with the copies along axes of their own. Raises ShapeError where there are not as many."""
+        if not 0 <= self.axis < len(shape) or min(self.times, self.rows) < 1:
+            raise ShapeError(f"There is no axis {self.axis} of {list(shape)} to have been repeated.")
         if (self.rows > 1 and self.axis < 1) or shape[self.axis] % self.times or shape[self.axis - 1] % self.rows:
             raise ShapeError(f"{list(shape)} is nothing {self.times} times along axis {self.axis} and {self.rows} times along the one before it.")
         before = (*shape[:self.axis - 1], shape[self.axis - 1] // self.rows, self.rows) if self.rows > 1 else (*shape[:self.axis], 1)
@@ -286,8 +304,9 @@ class Resize(Op):
         axes = tuple(range(len(shape))) if self.axes is None else normal_axes(self.axes, len(shape))
         crops = self.coordinate_transformation_mode == "tf_crop_and_resize"
         roi = (0.0,) * len(axes) + (1.0,) * len(axes) if not crops or not self.roi else self.roi
-        given = self.scales or self.sizes
-        if not given or (self.scales and self.sizes) or len(given) != len(axes) or len(roi) != 2 * len(axes):
+        given = self.scales or self.sizes or ()
+        counted = given and len(given) == len(axes) and len(roi) == 2 * len(axes)
+        if not counted or (self.scales and self.sizes) or not all(map(math.isfinite, roi)):
             raise ShapeError(f"scales {self.scales} or sizes {self.sizes} (one of them), and roi {self.roi}, must fit the axes {list(axes)}.")
         scales = [float(s) for s in self.scales] if self.scales else [m / max(1, shape[a]) for m, a in zip(given, axes, strict=True)]
         if not all(0 < s < math.inf for s in scales if not self.sizes):
@@ -368,7 +387,7 @@ class Resize(Op):
 
     def _rows(self, a: _Axis, at: np.ndarray) -> list[list[tuple[int, float]]]:
         """The (element, weight) pairs of each output."""
-        stretch = max(1.0, 1 / a.scale) if self.antialias else 1.0
+        stretch = max(1.0, 1 / a.scale) if self.antialias and a.m else 1.0
         rows = []
         for x in at.tolist():
             near = _neighbours(x, 2 if self.mode == "linear" else 4, stretch)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 WIDE = ("float32", "float64")
 AGGREGATES = ("SUM", "AVERAGE", "MIN", "MAX")
+WALKED = 16
+"""How often a node may be reached on ways of different lengths: in trees once."""
 
 
 @op("Trees", onnx=False)
@@ -58,6 +60,28 @@ class Trees(Op):
         assert (votes.dtype, base.dtype) == ("float64",) * 2
         assert {t.dtype for t in (links, roots, starts, targets)} == {"uint32"}
         return (x.with_shape((x.shape[0], base.shape[0])),)
+
+    def require(self, inputs: Types, constants: Sequence[np.ndarray | None]) -> None:
+        x, *_, votes, base = map(present, inputs)
+        links, roots, starts, targets = constants[2:6]
+        if links is None or roots is None or starts is None or targets is None:
+            raise ShapeError("its trees are no constants")
+        if {a.ndim for a in (roots, starts, targets)} != {1} or votes.shape != targets.shape or not starts.size:
+            raise ShapeError("its tables are no lists")
+        features, children = links[:, kernels.FEATURE], links[:, kernels.FIRST:kernels.SECOND + 1]
+        nodes = np.arange(len(links), dtype=np.uint32)
+        leaves = (children == nodes[:, None]).all(1)
+        numbers = links[leaves, kernels.LAST]
+        inside = ((features, x.shape[1]), (children, len(links)), (roots, len(links)), (numbers, starts.size - 1),
+                  (targets, base.shape[0]), (starts, targets.size + 1))
+        if any(a.size and a.max() >= n for a, n in inside) or np.any(starts[1:] < starts[:-1]):
+            raise ShapeError("its tables name features, nodes, leaves or votes that are not there")
+        reached, steps = np.unique(roots), 0
+        while reached.size:
+            steps += reached.size
+            if steps > WALKED * len(links):
+                raise ShapeError("its trees have circles, in which a walk does not end")
+            reached = np.unique(children[reached[~leaves[reached]]])
 
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
         x, thresholds, links, roots, starts, targets, votes, base = map(present, inputs)
