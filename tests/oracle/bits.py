@@ -164,8 +164,11 @@ def main(arguments: list[str]) -> None:
         kept = old["paths"] if old.get("llvm") == llvm() else {}
         FILE.write_text(json.dumps({"llvm": llvm(), "paths": kept | {path: computed(path) for path in cpu.available()}}, indent=1) + "\n")
         return
+    import emulator
+
     from tileflow.kernels.isa import cpu
     warnings.simplefilter("ignore")
+    emulator.choose()
     with cpu.forced(arguments[0]):
         print(json.dumps({name: digest(run()) for name, run in networks().items()}))
 

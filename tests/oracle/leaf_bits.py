@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import emulator
 import numpy as np
 from emulator.layout import rows
 
@@ -42,13 +43,14 @@ def _bytes(p: Parameter, value: Any) -> bytes:
 
 def _digest(leaf: Leaf, args: Sequence[Any]) -> str:
     whole = hashlib.sha256()
-    for p, value in zip((p for p in leaf.parameters if p.words), args, strict=True):
+    for p, value in zip(leaf.takes(args), args, strict=True):
         if p.cut != "w":
             whole.update(_bytes(p, value) + b"\0")
     return whole.hexdigest()[:16]
 
 
 def pytest_configure() -> None:
+    emulator.choose()
     run: Any = Leaf.__call__
 
     def recorded(leaf: Leaf, *args: Any, n: int | None = None, lo: int = 0, **options: Any) -> int:

@@ -10,20 +10,22 @@ outside of the arguments is found. Tile (AMX) instructions are done by `tiles.py
 """
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 from typing import Any
 
 from llvmlite import binding
 
-from tileflow.kernels.isa import cpu
+from tileflow.kernels.isa import cpu, target
 from tileflow.kernels.isa.paths import PATHS
+from tileflow.kernels.isa.target import Target
 from tileflow.kernels.machine.leaf import Leaf
 
 from .layout import SIDES, Fault, Layout, rows, run_against
 from .machine import PROCESSORS, Machine, installed
 
-__all__ = ["TARGETS", "Fault", "available", "environment", "machine", "run"]
+__all__ = ["TARGETS", "Fault", "available", "choose", "environment", "machine", "run"]
 
 TARGETS = tuple(name for name, entry in PATHS.items() if entry.processor in PROCESSORS)
 """Names of the paths that can be emulated."""
@@ -38,6 +40,7 @@ OTHERS = {"amx": ("graniterapids", "sapphirerapids prefer-128-bit"),
           "generic": ("bonnell", "nehalem")}
 """By path: processors for which LLVM prefers other vectors, unrolls otherwise or counts other latencies, as it names
 them, with what else it is told of one that bears on its estimates only."""
+_TARGET, _CHOSEN = "TILEFLOW_TESTS_TARGET", contextlib.ExitStack()
 HOST = "host"
 """The processor that this machine has, with all its features."""
 
@@ -58,11 +61,19 @@ def environment(path: str, processor: str = "") -> dict[str, str]:
     lacks = ",".join(f"-{name}" for feature, name in LIBRARY.items() if feature not in have)
     library = {"GLIBC_TUNABLES": f"glibc.cpu.hwcaps={lacks}"} if lacks else {}
     if processor == HOST:
-        return library
+        return {_TARGET: f"{binding.get_host_cpu_name()} {binding.get_host_cpu_features().flatten()}", **library}
     features = [f"+{feature}" for feature in [*have, *tuning]]
     if processor:                                              # which may have more, even more than this machine
         features += [f"-{feature}" for feature in sorted(binding.get_host_cpu_features()) if feature not in have]
-    return {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": ",".join(features), **library}
+    chosen = {_TARGET: f"{name} {','.join(features)}"} if processor else {}
+    return {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": ",".join(features), **library, **chosen}
+
+
+def choose() -> None:
+    """Compile for the processor that `environment` named, for as long as the process lives."""
+    if told := os.environ.get(_TARGET):
+        processor, _, features = told.partition(" ")
+        _CHOSEN.enter_context(target.forced(Target(processor, features)))
 
 
 @functools.cache
