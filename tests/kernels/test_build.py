@@ -5,6 +5,7 @@ import hashlib
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import elf
 import numpy as np
@@ -12,7 +13,9 @@ import pytest
 from llvmlite import binding
 from numba import njit
 from numba.core.errors import NumbaError
+from paths import FASTEST, exhaustive
 from places import PATH, ROOT
+from test_paths import CHECKS, passed, pytest_in_a_process, selection
 
 from tileflow.kernels.attention.float32 import attention_leaf
 from tileflow.kernels.isa import cpu, target
@@ -38,7 +41,7 @@ def test_an_object_asks_for_nothing_but_the_systems_own_functions(leaf: Leaf) ->
 
 
 @on_linux
-def test_the_driver_stands_alone_and_is_of_no_path(tmp_path, monkeypatch) -> None:                      # type: ignore[no-untyped-def]
+def test_the_driver_stands_alone_and_is_of_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEFLOW_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(stored, "_linked", {})
     for path in cpu.available():
@@ -113,3 +116,17 @@ def test_another_processor_can_be_told() -> None:
     with target.forced(Target("generic", "")):
         assert leaf.stored_name != name
     assert leaf.stored_name == name
+
+
+@exhaustive
+def test_equal_names_are_equal_code_and_equal_code_has_one_name(tmp_path: Path) -> None:
+    """Every leaf that the checks of a path run, lowered anew in another process than the one that compiled it, mostly."""
+    found = tmp_path / "code"
+    passed(pytest_in_a_process("leaf_code", CHECKS, selection(FASTEST), TILEFLOW_PATHS=FASTEST, TILEFLOW_LEAF_CODE=str(found)))
+    lines = [line.split("\t") for line in found.read_text().splitlines()]
+    assert len(lines) > 300
+    assert [name for name, kept, now in lines if kept != now] == []
+    names: dict[str, list[str]] = {}
+    for name, _, now in lines:
+        names.setdefault(now, []).append(name)
+    assert [same for same in names.values() if len(same) > 1] == []

@@ -17,8 +17,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from places import PATH
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from places import PATH, add_to_path
 
+add_to_path()
 FILE = Path(__file__).with_name("bits.json")
 """{"llvm": version, "paths": {path: {network: digest}}}."""
 Array = Any
