@@ -12,7 +12,7 @@ from ..isa.vector import itemsize
 from ..machine.leaf import Leaf
 from ..machine.places import address_of
 from .panels import padded, product
-from .rows import RowPass, row_function
+from .rows import RowPass, row_functions, tail
 from .steps import SKEW, Steps, active, taken
 
 ARRAYS = ("g", "u", "r", "cp", "hp", "k", "p", "s", "d", "w", "f", "e")
@@ -26,18 +26,18 @@ def backward_scratch_elements(rows: int, n: int, width: int, dtype: str) -> int:
 
 def backward_leaf(dtype: str, passes: tuple[RowPass, ...]) -> Leaf:
     """The leaf of a cell given by the passes before its products, one or two."""
-    return _leaf(dtype, passes, cpu.current())
+    return _leaf(dtype, tuple(p.form for p in passes), cpu.current())
 
 
 @functools.cache
-def _leaf(dtype: str, passes: tuple[RowPass, ...], path: cpu.Cpu) -> Leaf:
+def _leaf(dtype: str, forms: tuple[RowPass, ...], path: cpu.Cpu) -> Leaf:
     multiply, size = product(dtype, path), itemsize(dtype)
-    first, last = (row_function(p, ARRAYS, "", dtype, path) for p in (passes[0], passes[-1]))
-    two = len(passes) > 1
+    functions = row_functions(forms, ARRAYS, "", dtype, path)
+    first, last, two = functions[0], functions[-1], len(forms) > 1
     gap = SKEW // size
 
     def recurrent_gradient(gy, gh, gc, panels, lengths, h0, c0, p, y, record, dx, before, dh0, dc0, extra, dq, scratch,  # type: ignore[no-untyped-def]
-                           s, lo, hi):
+                           s, lo, hi, rest):
         n, batch, gates, reset_after = s.n, s.batch, s.gates, s.reset_after
         count = (n + s.width - 1) // s.width
         wide = count * s.width + gap
@@ -102,9 +102,9 @@ def _leaf(dtype: str, passes: tuple[RowPass, ...], path: cpu.Cpu) -> Leaf:
                                           address_of(dx) + at * gates * n * size, address_of(dq) + at * gates * n * size * reset_after,
                                           address_of(before) + at * n * size, address_of(extra) + at * n * size * (two or s.peepholes))
                                 if phase:
-                                    last(n, 0, *values)
+                                    last(n, 0, rest, *values)
                                 else:
-                                    first(n, 0, *values)
+                                    first(n, 0, rest, *values)
                         multiply(r1 - r0, (gates - two) * n, s.width, through, step, weights, apart, count, g, row, adds)
                         r0, r1 = active(lengths, s.lengths, t, r1, b1)
             for i in range(rows):
@@ -116,5 +116,6 @@ def _leaf(dtype: str, passes: tuple[RowPass, ...], path: cpu.Cpu) -> Leaf:
                         dc0[state + j] = scratch[at_k + i * wide + j]
 
     signature = ", ".join(["T[:]"] * 4 + ["i4[:]"] + ["T[:]"] * 11) + ", T[w,:], numbers, lo, hi"
-    key = f"{path.name} {' '.join(p.key for p in passes)}"
-    return Leaf(recurrent_gradient, signature.replace("T", dtype), key=key, numbers=Steps)
+    signature = signature.replace("T", dtype) + tail(forms)
+    key = f"{path.name} {' '.join(f.key for f in forms)}"
+    return Leaf(recurrent_gradient, signature, key=key, numbers=Steps)

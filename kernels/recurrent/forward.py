@@ -14,7 +14,7 @@ from ..machine.leaf import Leaf
 from ..machine.places import address_of
 from ..machine.status import INDEX_OUT_OF_RANGE, OK
 from .panels import padded, product
-from .rows import RowPass, row_function
+from .rows import RowPass, row_functions, tail
 from .steps import SKEW, Steps, active, taken
 
 ARRAYS = ("x", "q", "b", "p", "c", "h", "s", "y", "r")
@@ -29,17 +29,18 @@ def scratch_elements(rows: int, n: int, gates: int, width: int, dtype: str) -> i
 
 def forward_leaf(dtype: str, passes: tuple[RowPass, ...]) -> Leaf:
     """The leaf of a cell given by the passes after its products, one or two (see `ops.cells.Cell`)."""
-    return _leaf(dtype, passes, cpu.current())
+    return _leaf(dtype, tuple(p.form for p in passes), cpu.current())
 
 
 @functools.cache
-def _leaf(dtype: str, passes: tuple[RowPass, ...], path: cpu.Cpu) -> Leaf:
+def _leaf(dtype: str, forms: tuple[RowPass, ...], path: cpu.Cpu) -> Leaf:
     multiply, size = product(dtype, path), itemsize(dtype)
-    first, last = (row_function(p, ARRAYS, "q", dtype, path) for p in (passes[0], passes[-1]))
-    two = len(passes) > 1
+    functions = row_functions(forms, ARRAYS, "q", dtype, path)
+    first, last, two = functions[0], functions[-1], len(forms) > 1
     gap = SKEW // size
 
-    def recurrent(x, panels, b, lengths, h0, c0, p, y, yh, yc, record, scratch, s, lo, hi):  # type: ignore[no-untyped-def]
+    def recurrent(x, panels, b, lengths, h0, c0, p, y, yh, yc, record, scratch, s, lo, hi,  # type: ignore[no-untyped-def]
+                  rest):
         n, batch, gates = s.n, s.batch, s.gates
         count = (n + s.width - 1) // s.width
         across, apart, row = count * s.width, n * s.width * size, (n + gap) * size
@@ -101,9 +102,9 @@ def _leaf(dtype: str, passes: tuple[RowPass, ...], path: cpu.Cpu) -> Leaf:
                                           states + at_s * size, address_of(y) + to_y * size,
                                           address_of(record) + at * s.recorded * n * size * s.record)
                                 if phase:
-                                    last(n, across * size, *values)
+                                    last(n, across * size, rest, *values)
                                 else:
-                                    first(n, across * size, *values)
+                                    first(n, across * size, rest, *values)
                         r0, r1 = active(lengths, s.lengths, t, r1, b1)
             for i in range(rows):
                 state = ((b0 + i) * s.s_b + d * s.s_d) * n
@@ -115,5 +116,6 @@ def _leaf(dtype: str, passes: tuple[RowPass, ...], path: cpu.Cpu) -> Leaf:
         return OK
 
     signature = "T[:], T[:], T[:], i4[:], T[:], T[:], T[:], T[:], T[:], T[:], T[:], T[w,:], numbers, lo, hi"
-    key = f"{path.name} {' '.join(p.key for p in passes)}"
-    return Leaf(recurrent, signature.replace("T", dtype), key=key, numbers=Steps, checked=True)
+    signature = signature.replace("T", dtype) + tail(forms)
+    key = f"{path.name} {' '.join(f.key for f in forms)}"
+    return Leaf(recurrent, signature, key=key, numbers=Steps, checked=True)

@@ -3,13 +3,15 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..dtypes import ELEMENTS
-from ..elementwise.expr import Expr, Var, flops, key, substitute, variables
-from ..elementwise.loops import FULL, Loops
+from ..elementwise.coefficients import letters, lift
+from ..elementwise.expr import Expr, Number, Var, flops, key, substitute, variables
+from ..elementwise.loops import FULL, Loops, loaded
 from ..isa import cpu
 from ..isa.vector import Emitter, as_intrinsic, itemsize
 
@@ -29,6 +31,16 @@ class RowPass:
     def flops(self) -> float:
         """Operations for one element."""
         return flops(*self.exprs)
+
+    @property
+    def form(self) -> RowPass:
+        """What of the pass shapes code: its expressions are lifted."""
+        return replace(self, exprs=lift(self.exprs).exprs)
+
+    @property
+    def coefficients(self) -> tuple[Number, ...]:
+        """The values of the form's coefficients."""
+        return lift(self.exprs).values
 
     @property
     def key(self) -> str:
@@ -55,26 +67,36 @@ class Vectors:
         return RowPass(tuple(names), tuple(outputs), tuple(substitute(e, new) for e in outputs.values()))
 
 
-def row_function(what: RowPass, arrays: Sequence[str], wide: str, dtype: str, path: cpu.Cpu) -> Any:
-    """The Numba-callable `f(n, step, <address of the row of each of the arrays>)` that runs a pass over vectors of n elements.
+def row_functions(forms: Sequence[RowPass], arrays: Sequence[str], wide: str, dtype: str, path: cpu.Cpu) -> list[Any]:
+    """A Numba-callable `f(n, step, rest, <address of the row of each of the arrays>)` for each of a leaf's passes, of
+    which these are the forms: it runs the pass over vectors of n elements.
 
-    The k-th vector of a row begins k * n elements after its address; in the array `wide` it is k * step bytes.
+    The k-th vector of a row begins k * n elements after its address; in the array `wide` it is k * step bytes. rest: the
+    word of that name of the leaf, whose signature ends with `tail`.
     """
-    return _row_function(what, tuple(arrays), wide, dtype, path)
+    before = itertools.accumulate((len(letters(*f.exprs)) for f in forms), initial=0)
+    return [_row_function(form, at, tuple(arrays), wide, dtype, path) for form, at in zip(forms, before, strict=False)]
+
+
+def tail(forms: Sequence[RowPass]) -> str:
+    """What a leaf's signature ends with: the word `rest` for its body, then the coefficients of its passes."""
+    return ", ".join([", rest", *(letter for form in forms for letter in letters(*form.exprs))])
 
 
 @functools.cache
-def _row_function(what: RowPass, arrays: tuple[str, ...], wide: str, dtype: str, path: cpu.Cpu) -> Any:
+def _row_function(what: RowPass, at: int, arrays: tuple[str, ...], wide: str, dtype: str, path: cpu.Cpu) -> Any:
+    """at: words of the block between `rest` and the pass's own."""
     element, size = ELEMENTS[dtype].name, itemsize(dtype)
     loops = Loops(what.exprs, tuple(range(len(what.inputs))), (element,) * len(what.inputs), (FULL,) * len(what.inputs), 1)
 
-    def emit(e: Emitter, n: Any, step: Any, *rows: Any) -> None:
+    def emit(e: Emitter, n: Any, step: Any, rest: Any, *rows: Any) -> None:
         row, apart = dict(zip(arrays, rows, strict=True)), e.times(n, size)
 
         def place(name: Name) -> Any:
             array, k = name
             return e.address(row[array], e.times(step if array == wide else apart, k)) if k else row[array]
-        loops.row(e, n, [place(name) for name in what.inputs], [place(name) for name in what.outputs])
+        scalars = loaded(e, e.address(rest, 8 * at), what.exprs)
+        loops.row(e, n, [place(name) for name in what.inputs], [place(name) for name in what.outputs], scalars)
 
-    name = f"recurrent_{what.key}_{'_'.join(arrays)}_{dtype}_{path.name}"
-    return as_intrinsic(name, ", ".join(["n", "step", *(f"at_{a}" for a in arrays)]), path, emit)
+    name = f"recurrent_{what.key}_{at}_{'_'.join(arrays)}_{dtype}_{path.name}"
+    return as_intrinsic(name, ", ".join(["n", "step", "rest", *(f"at_{a}" for a in arrays)]), path, emit)

@@ -7,12 +7,12 @@ import numpy as np
 import onnx
 import paths
 import pytest
-from evaluate import KernelFailed, check_gradient, check_gradient_kernels, check_kernel, run_kernel
+from evaluate import KernelFailed, check_gradient, check_gradient_kernels, check_kernel, gradient_graph, run_kernel
 from onnx import TensorProto, helper
 from peers import needs
 
 from tileflow import compiler, nn
-from tileflow.graph import OPS, Builder, Graph, TensorType
+from tileflow.graph import OPS, Builder, Graph, TensorType, type_of
 from tileflow.graph.composite import trimmed
 from tileflow.kernels.isa import cpu
 from tileflow.loss import find
@@ -175,6 +175,25 @@ def test_gradient_kernels(kind: str, attributes: dict[str, Any]) -> None:
     op = Recurrence(kind=kind, **attributes)
     wide = operands(kind, 3, 2, 3, op.directions, layout=op.layout, dtype="float64")
     check_gradient_kernels(op, *wide, outputs=range(3 if kind == "LSTM" else 2), rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["GRU", "LSTM"])
+def test_other_numbers_run_the_same_kernels(kind: str) -> None:
+    names = ("HardSigmoid", "LeakyRelu", "ScaledTanh")[:2 if kind == "GRU" else 3]
+    arrays, leaves = operands(kind, 4, 3, 5), []
+    for numbers in ((0.3, 0.2, 1.1, 0.45, 0.6, 0.9), (0.15, 0.3, 1.7, 0.7, 0.8, 0.4)):
+        op = Recurrence(kind=kind, activations=names, activation_alpha=numbers[:len(names)], record=True,
+                        activation_beta=numbers[3:5] if kind == "LSTM" else numbers[3:4], clip=numbers[5])
+        check_kernel(op, *arrays, rtol=1e-5, atol=3e-6)
+        check_gradient_kernels(op, *arrays, outputs=range(3 if kind == "LSTM" else 2), rtol=1e-4, atol=1e-5)
+        types = [None if a is None else type_of(a) for a in arrays]
+        made = list(op.infer(*types))
+        graph, _, _ = gradient_graph(op, arrays, range(len(made) - 1))
+        nodes = [(op, types, made), *((n.op, [None if v is None else v.type for v in n.inputs], [v.type for v in n.outputs])
+                                      for n in graph.nodes if n.op.name == "RecurrenceGrad")]
+        assert len(nodes) == 2
+        leaves.append([call.leaf for node_op, ins, outs in nodes for call in node_op.kernel(ins, outs, cpu.current())])
+    assert leaves[0] == leaves[1]
 
 
 def test_gradients_over_many_rows_have_the_same_bits_wherever_they_are_cut() -> None:

@@ -351,8 +351,9 @@ class Recurrence(Recurrent):
             passes = cell.forward(x.dtype, types[2] is not None, types[6] is not None, self.record)
             scratch = Scratch("rows", (scratch_elements(rows, s.hidden, cell.gates, width, dtype),), dtype)
             cost = self.cost(s, count, sum(p.flops for p in passes), cpu) * x.itemsize / 4
-            found.append(Call(forward_leaf(dtype, passes), (given[0], packed, given[2], lengths, *given[4:7], *results, scratch,
-                                                            replace(numbers, first=first)), count * numbers.blocks, cost=cost))
+            args = (given[0], packed, given[2], lengths, *given[4:7], *results, scratch, replace(numbers, first=first),
+                    *(c for p in passes for c in p.coefficients))
+            found.append(Call(forward_leaf(dtype, passes), args, count * numbers.blocks, cost=cost))
         return found
 
 
