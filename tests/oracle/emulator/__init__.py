@@ -37,7 +37,7 @@ OTHERS = {"amx": ("graniterapids", "sapphirerapids prefer-128-bit"),
           "fp16": ("graniterapids", "sapphirerapids prefer-128-bit"), "bf16": ("znver4", "cooperlake prefer-128-bit"),
           "vnni": ("znver4", "cascadelake prefer-128-bit"), "avx512": ("znver4", "skylake-avx512 prefer-128-bit"),
           "avx2": ("znver3", "haswell prefer-128-bit"), "avx": ("bdver1", "sandybridge prefer-128-bit"),
-          "generic": ("bonnell", "nehalem")}
+          "generic": ("nehalem", "bonnell")}
 """By path: processors for which LLVM prefers other vectors, unrolls otherwise or counts other latencies, as it names
 them, with what else it is told of one that bears on its estimates only."""
 _TARGET, _CHOSEN = "TILEFLOW_TESTS_TARGET", contextlib.ExitStack()
