@@ -1,7 +1,7 @@
 """A pytest plugin that lowers every leaf that is called anew, at the end, and writes down what LLVM would be given of it.
 
 The file named by `TILEFLOW_LEAF_CODE` gets a line for each leaf: its name in the cache, the hash of its code that the cache has with it, and
-the hash of its code now.
+the hash of its code now; behind that are the names of functions of Numba's own that were linked to it, which LLVM has optimised for this machine.
 """
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ import hashlib
 import os
 from pathlib import Path
 from typing import Any
+
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.runtime import rtsys
 
 from tileflow.kernels.isa import cpu
 from tileflow.kernels.machine import build, codegen, stored
@@ -29,14 +32,25 @@ def pytest_configure() -> None:
 
 
 def code(leaf: Leaf) -> str:
-    """The hash of a leaf's code, lowered anew."""
+    """The hash of a leaf's code, lowered anew, and whose functions of Numba's were linked."""
+    linked: Any = codegen.Library.add_linking_library
+    foreign: set[str] = set()
+
+    def noted(library: Any, other: Any) -> None:
+        if not isinstance(other, codegen.Library) and other is not rtsys.library:
+            foreign.add(other.name)
+        linked(library, other)
+
+    codegen.Library.add_linking_library = noted    # type: ignore[method-assign]
     module = build.linked([build.Entry("entry", leaf._entry(), ENTRY, leaf.options)])
-    return hashlib.sha256(codegen.text_of(module, frozenset({"entry"})).encode()).hexdigest()[:16]
+    codegen.Library.add_linking_library = linked   # type: ignore[method-assign]
+    text = codegen.text_of(module, frozenset({"entry"}))
+    return "\t".join([hashlib.sha256(text.encode()).hexdigest()[:16], " ".join(sorted(foreign))])
 
 
 def pytest_unconfigure() -> None:
     lines = []
-    with build.global_compiler_lock:
+    with global_compiler_lock:
         for name, (leaf, path) in LEAVES.items():
             with cpu.forced(path):
                 lines.append(f"{name}\t{stored.given(name)}\t{code(leaf)}")
