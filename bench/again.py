@@ -59,7 +59,7 @@ def run(threads: int | None, runs: int) -> list[Again]:
             made(*rows)
         taken = [[_seconds(made, rows) for made, rows in pair] for _ in range(runs)]
         kept, again = (statistics.median(turn[side] for turn in taken) for side in (0, 1))
-        plans = [made.engine.plan for made, _ in pair]
+        plans = [made.plan for made, _ in pair]
         fused = tuple(sum("attention" in leaf.name for leaf in plan.leaves()) for plan in reversed(plans))
         ratio = statistics.median(turn[1] / turn[0] for turn in taken)
         found.append(Again(f"recomputed {Network({**shape, 'pass': 'training'}).name}", plans[1].micro.arena_bytes, plans[0].micro.arena_bytes,

@@ -12,18 +12,16 @@ from collections.abc import Mapping
 import numpy as np
 
 from tileflow import compiler
+from tileflow.executable.engine import Engine
 from tileflow.graph import Graph
 from tileflow.kernels.machine import job
-from tileflow.kernels.machine.table import Table, Word
-from tileflow.lower.rows import Row
+from tileflow.kernels.machine.boards import ROW_WORDS
+from tileflow.kernels.machine.table import AGAIN, BRANCH, LEAF, REPEAT, Table, Word
 from tileflow.passes.cse import cse
 from tileflow.passes.fold import fold
 from tileflow.program.program import Batching, Program
 from tileflow.program.schedule import Atomic, Refresh, Repeat, Run
-from tileflow.runtime.binding import every_bound
-from tileflow.runtime.engine import Engine
 from tileflow.runtime.executable import Host, make_engine
-from tileflow.runtime.tables import Owner, Tables
 from tileflow.state import Session
 
 
@@ -53,17 +51,27 @@ class Native:
         self._repeat.run(times)
 
 
+JUMPS = {REPEAT: 4, AGAIN: 4, BRANCH: 3}
+"""By kind, which word of a row is another row's number."""
+
+
 class Repeated:
     """The rows of an engine again and again, with the addresses of its last call."""
 
     def __init__(self, engine: Engine) -> None:
-        self._workers, self._turns = engine.plan.workers, Word(1)
-        self._tables = Tables(engine.plan, engine.arenas, engine.seed, self._turns)
-        self._tables.words[:] = engine.tables.words
+        self._workers, self._turns, self._engine = engine.image.workers, Word(1), engine
+        main, *others = engine.table.tasks
+        self._counter = counter = Word()
+        begin, again = [REPEAT, counter.address, 0, self._turns.address, len(main.rows) + 2], [AGAIN, counter.address, 0, self._turns.address, 1]
+        rows = np.array([[*row, *[0] * (ROW_WORDS - len(row))] for row in (begin, *main.rows, again)], np.int64)
+        for row in rows[1:-1]:
+            if (at := JUMPS.get(int(row[0]))) is not None:
+                row[at] += 1
+        self._table = Table.of([(rows, [None, *main.owners, None]), *((np.array(task.rows, np.int64), task.owners) for task in others)])
 
     def run(self, times: int) -> None:
         self._turns.value = times
-        assert job.run(self._tables.table, self._workers) is True
+        assert job.run(self._table, self._workers) is True
 
 
 class NativeUpdate:
@@ -96,24 +104,24 @@ def profile(engine: Engine) -> list[tuple[str, str, float]]:
     the product; rows of all branches, and of one turn of a loop, count once.
     """
     tables = [Table()]
-    group = engine.tables.group("micro")
-    rows = list(every_bound(group.items))
-    for bound in rows:
-        tables.append(Table())
-        engine.tables.leaf(tables[-1].main, bound, group.block[id(bound)], Owner("step", "micro", bound.row.node, 0))
-    for table in tables:
-        table.seal()
+    tables[0].seal()
+    rows = {}
+    for task in engine.table.tasks:
+        for row, owner in zip(task.rows, task.owners, strict=True):
+            if row[0] == LEAF and owner is not None and owner.stage == "step" and owner.part == "micro" and owner.ahead == 0:
+                rows.setdefault(row[2], (row, owner))
+    tables += [Table.of([(np.array([row]), [owner])]) for row, owner in rows.values()]
     times: list[list[int]] = [[] for _ in tables]
     for _ in range(PASSES):
         for found, table in zip(times, tables, strict=True):
             began = time.perf_counter_ns()
-            job.run(table, engine.plan.workers)
+            job.run(table, engine.image.workers)
             found.append(time.perf_counter_ns() - began)
     empty, *taken = [statistics.median(found) for found in times]
-    return [(_operator(bound.row), f"{bound.row.name}: {bound.row.node.origin if bound.row.node else 'copy'}",
-             1e-9 * max(0.0, t - empty))
-            for bound, t in zip(rows, taken, strict=True)]
+    return [(owner.operator or "copy", f"{_leaf(engine, row[1])}: {owner.origin or 'copy'}", 1e-9 * max(0.0, t - empty))
+            for (row, owner), t in zip(rows.values(), taken, strict=True)]
 
 
-def _operator(row: Row) -> str:
-    return "copy" if row.node is None else str(getattr(row.node.op, "op", row.node.op).name)
+def _leaf(engine: Engine, address: int) -> str:
+    """What the leaf at an address is called."""
+    return engine.image.kernels[engine.kernels.index(address)].split("-")[0].rpartition(".")[2]

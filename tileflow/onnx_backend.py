@@ -17,11 +17,11 @@ from onnx.backend.base import Backend as OnnxBackend
 from onnx.backend.base import BackendRep
 
 from . import compiler
+from .executable.engine import Engine
 from .graph import CODES, Graph, type_of
 from .importers.onnx import DynamicOperandError, OnnxModel, import_graph, load_model, resolved, unsupported_nodes, wrap_model
 from .importers.onnx.pieces import Cutter, decides
 from .program.program import Batching, Program
-from .runtime.engine import Engine
 from .runtime.executable import Host, Recent, Signature, make_engine
 from .runtime.pieces import Pieces, as_datum
 from .state import Session, Turn, build

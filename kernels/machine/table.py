@@ -20,7 +20,7 @@ An outer PATCH may write a base of an inner one's, a word that REPEAT or BRANCH 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +31,8 @@ from .boards import FAILED, NOBODY, PC, ROW_WORDS, STATUS, TASK_WORDS
 LEAF, REPEAT, AGAIN, BRANCH, PATCH, SPAWN, WAIT, HOST, HOLD, ADVANCE = range(10)
 PATCH_WORDS = 4
 """address, base, stride, ring"""
+ADDRESSES = {LEAF: (1, 2), REPEAT: (1, 3), AGAIN: (1, 3), BRANCH: (1,), PATCH: (1, 3), ADVANCE: (1,)}
+"""By kind, which words of a row are addresses (0: there is none)."""
 FORK_NS = 20_000.0
 """Nanoseconds of one core's work from which a range is shared out: claims cost less than that by far, waking a sleeper costs more."""
 CHUNK_NS = 15_000.0
@@ -130,8 +132,12 @@ class Task:
         assert patches.flags.c_contiguous, patches.strides
         assert patches.shape[1:] == (PATCH_WORDS,), patches.shape
         self.table.keep(patches)
+        return self.patch_at(int(patches.ctypes.data), len(patches), counter, offset, owner)
+
+    def patch_at(self, address: int, count: int, counter: Word, offset: int = 0, owner: Any = None) -> int:
+        """`patch` with so many patches at an address, which somebody keeps."""
         self.table.keep(counter)
-        return self._add(owner, PATCH, int(patches.ctypes.data), len(patches), counter.address, offset)
+        return self._add(owner, PATCH, address, count, counter.address, offset)
 
     def spawn(self, tasks: Sequence[Task], owner: Any = None) -> None:
         """Begin tasks, which run side by side with each other and with what follows here; their indices must follow each other."""
@@ -177,6 +183,16 @@ class Table:
         self.boards: Any = None
         """Boards of its own, for running on one worker (`pool.Boards`)."""
         self.main = self.task()
+
+    @classmethod
+    def of(cls, tasks: Iterable[tuple[np.ndarray, list[Any]]]) -> Table:
+        """A sealed table of tasks whose rows are there: [rows, ROW_WORDS] each, and their owners."""
+        table = cls()
+        for index, (rows, owners) in enumerate(tasks):
+            task = table.main if index == 0 else table.task()
+            task.rows, task.owners = rows.tolist(), owners
+        table.seal()
+        return table
 
     def task(self) -> Task:
         """A new task."""

@@ -137,7 +137,7 @@ def test_17_pipelining_computes_again_by_default_and_stashes_what_enters() -> No
     def stashes(**options: Any) -> dict[str, list[int]]:
         model = tileflow.training_model(Stages(), gradient_accumulation=7, strategy="pipelined", threads=1, **options)
         model(np.zeros((14, 6), np.float32), np.zeros(14, int))
-        plan, program = model.engine.plan, model.engine.plan.program
+        plan, program = model.plan, model.plan.program
         made = {v: name for name, graph in program.parts.items() for node in graph.nodes for v in node.outputs}
         found: dict[str, list[int]] = {}
         for v, n in plan.stashes.items():

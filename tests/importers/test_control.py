@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from evaluate import evaluate
+from images import constants, rows_of
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from samples import cases
@@ -150,7 +151,7 @@ def imported(model: onnx.ModelProto, dtype: str | None = None, **options: Any) -
 def run(graph: Graph, feeds: Mapping[str, Array], weights: Mapping[str, Array], threads: int = 1, detect: bool = False) -> dict[str, Array]:
     """What the engine computes of a graph."""
     engine = engine_of(graph, weights, threads, detect)
-    return {name: a[0] for name, a in engine.run({v.name: np.ascontiguousarray(feeds[v.name])[None] for v in engine.program.inputs}).items()}
+    return {name: a[0] for name, a in engine.run({v.name: np.ascontiguousarray(feeds[v.name])[None] for v in engine.image.inputs}).items()}
 
 
 def engine_of(graph: Graph, weights: Mapping[str, Array], threads: int = 1, detect: bool = False) -> Any:
@@ -287,7 +288,8 @@ def known(model: onnx.ModelProto, name: str, value: Array) -> onnx.ModelProto:
 
 # ---- what runs, and what does not -----------------------------------------------------------------------------------------------
 
-COUNTS = [Const.of([i, 0]) for i in range(4)]
+TAG = 7_310_001
+COUNTS = [Const.of([TAG + i, 0]) for i in range(4)]
 """Words that leaves count in: engines have a copy each."""
 
 
@@ -324,7 +326,8 @@ class Counted(Op):
 
 def counts(engine: Any) -> list[int]:
     """How often each word was counted."""
-    return [int(engine.arenas.tables[c].view(np.int64)[1]) if c in engine.arenas.tables else 0 for c in COUNTS]
+    found = {int(words[0]): int(words[1]) for words in (c.view(np.int64) for c in constants(engine)) if len(words)}
+    return [found.get(TAG + i, 0) for i in range(len(COUNTS))]
 
 
 @pytest.mark.parametrize("taken", [True, False])
@@ -383,8 +386,8 @@ def test_a_loop_that_ends_early_computes_no_more(at: int) -> None:
 def test_rows_do_not_grow_with_the_turns() -> None:
     """Neither forward nor backward; a thousand turns are the same table as ten."""
     few, many = (engine_of(stopping(n, n), {}) for n in (10, 1000))
-    assert few.tables.rows_of("micro") == many.tables.rows_of("micro")
-    assert [leaf.name for leaf in few.plan.leaves()] == [leaf.name for leaf in many.plan.leaves()]
+    assert rows_of(few, "micro") == rows_of(many, "micro")
+    assert [name.split("-")[0] for name in few.image.kernels] == [name.split("-")[0] for name in many.image.kernels]
 
 
 def test_bits_do_not_depend_on_threads_and_calls_follow_each_other() -> None:
@@ -558,7 +561,7 @@ def test_weights_that_a_body_reads_are_laid_out_once() -> None:
     graph.outputs = [y]
     weights, feeds = {"w": f4(256, 256, scale=0.1)}, {"x": f4(64, 256)}
     engine = engine_of(graph, weights)
-    assert [row.node.op.name for row in engine.plan.parts["prologue"].rows] == ["Pack"]
+    assert [owner.operator for owner in engine.image.owners if owner.part == "prologue"] == ["Pack"]
     found = engine.run({"x": feeds["x"][None]})[y.name][0]
     wanted = feeds["x"]
     for _ in range(3):

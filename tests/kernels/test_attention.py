@@ -371,4 +371,4 @@ def test_onnx_attention(attributes: dict[str, Any], shapes: list[Any], mask: Any
     for ours, theirs in zip(prepared.run(arrays), ReferenceEvaluator(model).run(None, arrays), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
     engine, = prepared._engines.values()
-    assert any(row.node is not None and row.node.op.name == "FusedAttention" for row in engine.plan.micro.rows)
+    assert any(owner.operator == "FusedAttention" for owner in engine.image.owners)

@@ -10,7 +10,7 @@ import pytest
 
 import tileflow
 from tileflow import nn, optim
-from tileflow.runtime.failure import bad_gradient
+from tileflow.executable.failure import bad_gradient
 from tileflow.system.errors import TrainingError
 
 RNG = np.random.default_rng(0)

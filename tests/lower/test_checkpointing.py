@@ -64,7 +64,7 @@ def trained(make: Any, x: np.ndarray, y: np.ndarray, **options: Any) -> tuple[in
     nn.manual_seed(0)
     model = tileflow.training_model(make(), optimizer=tileflow.optim.SGD(lr=0.1), **options)
     losses = [float(model(x, y)[-1]) for _ in range(3)]
-    micro = model.engine.plan.micro
+    micro = model.plan.micro
     return micro.arena_bytes - micro.kept_bytes, losses, model.state_dict()
 
 

@@ -171,14 +171,14 @@ def trained() -> tuple[dict[str, Array], Plan]:
     rng = np.random.default_rng(2)
     for _ in range(3):
         model(rng.standard_normal((8, 1, 16, 16)).astype(np.float32), rng.integers(0, 10, 8))
-    return net.state_dict(), model.engine.plan
+    return net.state_dict(), model.plan
 
 
 def inferred() -> tuple[Array, Plan]:
     nn.manual_seed(0)
     model = tileflow.inference_model(Net())
     found = model(np.random.default_rng(2).standard_normal((8, 1, 16, 16)).astype(np.float32))
-    return np.asarray(found), model.engine.plan
+    return np.asarray(found), model.plan
 
 
 def test_training_pools_in_the_convolutions_with_the_same_bits(monkeypatch: pytest.MonkeyPatch):

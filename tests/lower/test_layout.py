@@ -376,7 +376,7 @@ def test_training_is_the_same_in_both_orders(monkeypatch: pytest.MonkeyPatch, co
     """Weights and running statistics after some steps."""
     model, last = trained(monkeypatch, convolutions, planar=False)
     _, first = trained(monkeypatch, convolutions, planar=True)
-    assert any(row.leaf.name == "batch_normalise" for row in model.engine.plan.micro.rows)
+    assert any(row.leaf.name == "batch_normalise" for row in model.plan.micro.rows)
     assert last.keys() == first.keys()
     for name, array in last.items():
         np.testing.assert_allclose(array, first[name], rtol=1e-3, atol=1e-4, err_msg=name)
@@ -407,7 +407,7 @@ def test_normalisation_residual_and_activation_of_inference_join_their_convoluti
     model = tileflow.inference_model(net)
     found = np.asarray(model(x))
     if not planar:
-        plan = model.engine.plan
+        plan = model.plan
         passes = {part: [row.n for row in plan.parts[part].every_row() if row.leaf.name == "elementwise"] for part in ("prologue", "micro")}
         assert passes == {"prologue": [24, 24], "micro": []}
     s = {n: torch.tensor(a) for n, a in net.state_dict().items()}

@@ -8,6 +8,7 @@ import hosting
 import numpy as np
 import pytest
 from evaluate import evaluate, run_kernel
+from images import segments_of
 
 import tileflow
 import tileflow.ops
@@ -391,7 +392,9 @@ def train_eight(options: dict[str, Any]) -> tuple[dict[str, np.ndarray], list[An
     draw = np.random.default_rng(0)
     for _ in range(3):
         model(draw.standard_normal((8, 7)).astype(np.float32), draw.integers(0, 3, 8))
-    update = bind(model.engine.plan.parts["update"].rows, model.engine.arenas.resolve(0), model.engine.arenas.settled("update"))
+    plan = model.plan
+    segments = segments_of(plan, model.source.session)
+    update = bind(plan.parts["update"].rows, segments.resolve(0), segments.settled("update"))
     return net.state_dict(), [b for b in update if b.n > 1]
 
 
@@ -449,7 +452,7 @@ def train_pooled() -> tuple[dict[str, np.ndarray], Any]:
     draw = np.random.default_rng(0)
     for _ in range(2):
         model(draw.standard_normal((4, 1, 10, 10)).astype(np.float32), draw.integers(0, 3, 4))
-    return net.state_dict(), model.engine.plan
+    return net.state_dict(), model.plan
 
 
 def test_winners_are_written_down_for_the_gradient_with_the_same_bits(monkeypatch: pytest.MonkeyPatch):

@@ -5,13 +5,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from images import arenas, stashes
 
 import tileflow
 from tileflow import nn
+from tileflow.executable import engine
 from tileflow.lower.row import ArrayOperand
 from tileflow.lower.tasks import beside, tasks, turns
 from tileflow.program.schedule import Fold, Repeat, Run, Wave
-from tileflow.runtime import budget, engine
+from tileflow.runtime import budget
 from tileflow.system.errors import TrainingError
 
 SPLITS = {"strategy": "pipelined", "pipeline_splits": ("1", "3", "5"), "auto_round_num_ipus": True}
@@ -38,14 +40,16 @@ def trained(**options: Any) -> tuple[dict[str, np.ndarray], Any]:
 def test_a_single_worker_has_one_memory_and_one_task_for_all_stages():
     weights, model = trained(threads=1, **SPLITS)
     stages = [f"stage{i}" for i in range(7)]
-    run = model.engine
-    assert len(run.tables.table.tasks) == 1
-    assert {run.arenas.of[name][0].ctypes.data for name in stages} == {run.arenas.of["stage0"][0].ctypes.data}
-    assert run.plan.memory["", 0] == max(run.plan.parts[name].arena_bytes for name in stages)
+    run, plan = model.engine, model.plan
+    taken = arenas(run, plan)
+    assert len(run.table.tasks) == 1
+    assert {taken[name][0].ctypes.data for name in stages} == {taken["stage0"][0].ctypes.data}
+    assert plan.memory["", 0] == max(plan.parts[name].arena_bytes for name in stages)
     several, model = trained(threads=2, **SPLITS)
-    run = model.engine
-    assert len(run.tables.table.tasks) > 7
-    assert len({run.arenas.of[name][0].ctypes.data for name in stages if run.plan.parts[name].arena_bytes}) > 1
+    run, plan = model.engine, model.plan
+    taken = arenas(run, plan)
+    assert len(run.table.tasks) > 7
+    assert len({taken[name][0].ctypes.data for name in stages if plan.parts[name].arena_bytes}) > 1
     for name, array in trained(threads=1)[0].items():
         np.testing.assert_array_equal(array, weights[name])
         np.testing.assert_array_equal(array, several[name])
@@ -63,7 +67,7 @@ def test_stages_in_one_memory_do_not_meet_at_the_end_of_a_slice(schedule: str, m
 def test_a_view_lies_in_the_stash_of_what_it_shows():
     """A flattened image goes to the next stage, the image to the backward pass: there is one stash, and nothing is copied."""
     _, model = trained(threads=1, strategy="pipelined", pipeline_splits=("4",), pipeline_recompute=False)
-    plan = model.engine.plan
+    plan = model.plan
     views = {v: v.producer.operands[0] for v in plan.program.kept("stage0") if v.producer is not None and v.producer.op.alias is not None}
     assert any(image in plan.program.kept("stage0") for image in views.values())
     for v, image in views.items():
@@ -76,7 +80,7 @@ def test_a_stashed_value_is_made_where_it_lies():
     """What an elementwise row turns into a stash's value lies in the stash already: the stage's arena has no room for it."""
     _, model = trained(threads=1, strategy="pipelined", pipeline_splits=("4",), pipeline_recompute=False)
     made = [{arg.place for arg in row.args if isinstance(arg, ArrayOperand) and arg.written and arg.place.region[0] == "stash"}
-            for row in model.engine.plan.parts["stage0"].every_row()]
+            for row in model.plan.parts["stage0"].every_row()]
     *_, pooled, activated = made
     assert activated
     assert activated < pooled, "the record of winners is handed on, too"
@@ -84,17 +88,18 @@ def test_a_stashed_value_is_made_where_it_lies():
 
 def test_memory_is_counted_as_it_is_taken():
     for threads in (1, 2):
-        run = trained(threads=threads, **SPLITS)[1].engine
-        plan = run.plan
+        model = trained(threads=threads, **SPLITS)[1]
+        run, plan = model.engine, model.plan
+        own = arenas(run, plan)
         taken: dict[tuple[str, int], set[tuple[int, int]]] = {}
         for name, memories in plan.memories.items():
-            for memory, array in zip(memories, run.arenas.of[name], strict=True):
+            for memory, array in zip(memories, own[name], strict=True):
                 assert array.nbytes >= plan.lowered[name].arena_bytes
                 taken.setdefault(memory, set()).add((array.ctypes.data, array.nbytes))
         assert all(len({at for at, nbytes in found if nbytes}) <= 1 for found in taken.values())
         needs = budget.needs(plan, run.session)
         assert needs["activations and gradients"] + needs["weights laid out for the kernels"] == (
-            sum(max(nbytes for _, nbytes in found) for found in taken.values()) + sum(a.nbytes for a in run.arenas.stashes.values()))
+            sum(max(nbytes for _, nbytes in found) for found in taken.values()) + sum(a.nbytes for a in stashes(run)))
 
 
 def test_a_loss_that_is_not_finite_is_refused_whichever_stage_is_folded_first():

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from images import rows_of
 
 from tileflow.graph import Builder, Graph, Origin, State, TensorType, Value
 from tileflow.kernels.machine.guard import copy
@@ -17,7 +18,7 @@ from tileflow.passes.cse import cse
 from tileflow.passes.fold import fold
 from tileflow.program.program import Batching, Program
 from tileflow.program.schedule import Atomic, Repeat, Run
-from tileflow.runtime import tables
+from tileflow.runtime import assemble
 from tileflow.runtime.binding import Bound
 from tileflow.runtime.executable import Host, make_engine
 from tileflow.runtime.grouped_rows import gather
@@ -55,7 +56,7 @@ class Weights:
         engine = make_engine(program, Session(), self.initial, Host(2))
         for _ in range(updates):
             engine.run({}, scalars=lambda _: {})
-        return engine.tables.rows_of("update"), engine.session.snapshot()
+        return rows_of(engine, "update"), engine.session.snapshot()
 
 
 def lamb(shapes: Sequence[tuple[int, ...]], dtypes: Sequence[str]) -> Weights:
@@ -140,7 +141,7 @@ def test_rows_do_not_grow_with_the_weights_and_keep_their_bits(monkeypatch: pyte
     assert rows <= most
     counts = [make((*SHAPES, *(SHAPES[0],) * k), (*dtypes, *dtypes[:1] * k)).run()[0] for k in (4, 40)]
     assert counts == [rows, rows]
-    monkeypatch.setattr(tables, "gather", list)
+    monkeypatch.setattr(assemble, "gather", list)
     monkeypatch.setattr(passes, "batch_updates", lambda graph, cpu: graph)
     more, apart = make(SHAPES, dtypes).run()
     assert more > rows

@@ -439,7 +439,7 @@ def test_strategies_keep_the_order(strategy: str, back: bool, training: bool) ->
     for threads in THREADS:
         found = ran(back, training, threads=threads, pipeline_splits=("b", "c"), auto_round_num_ipus=True, **STAGED[strategy])
         agree(found, wanted)
-        plan = found[2].engine.plan
+        plan = found[2].plan
         assert plan.lanes == 1
         assert any(len(w.runs) > 1 for w in waves(plan.schedule)) == (STAGED[strategy]["strategy"] == "pipelined" and not back)
 
@@ -461,7 +461,7 @@ def test_what_only_writes_needs_no_order() -> None:
         net.w.weight.data, net.w.bias.data = np.eye(3), np.zeros(3)
         model = tileflow.inference_model(net, device_iterations=8, threads=threads)
         model(X)
-        assert model.engine.plan.lanes == model.engine.plan.workers
+        assert model.plan.lanes == model.plan.workers
         found.append({k: a.tobytes() for k, a in net.state_dict().items()})
     assert found[0] == found[1] == found[2]
 

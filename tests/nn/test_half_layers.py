@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from images import rows_of
 
 import tileflow
 from tileflow import nn
@@ -76,7 +77,7 @@ def test_a_part_of_a_network_is_half() -> None:
     assert np.asarray(out).dtype == np.float16
     whole = model_of(Net())
     whole(X, Y)
-    assert model.engine.tables.rows_of("update") <= whole.engine.tables.rows_of("update") + 1
+    assert rows_of(model.engine, "update") <= rows_of(whole.engine, "update") + 1
 
 
 def test_running_statistics_may_follow_the_weights() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import paths
 import pytest
 from evaluate import check_kernel, run_kernel, run_reference
+from images import rows_of
 
 import tileflow
 from tileflow import exact, nn
@@ -164,7 +165,7 @@ def test_updates_round_at_random_by_element_and_update(precision: str) -> None:
             at += -(-w.size // 64) * 64
         for name, w in model.state_dict().items():
             np.testing.assert_array_equal(w.view(np.uint16), expected[name].view(np.uint16), err_msg=f"{name} after update {update}")
-    assert model.engine.tables.rows_of("update") == plain.engine.tables.rows_of("update")
+    assert rows_of(model.engine, "update") == rows_of(plain.engine, "update")
 
 
 def trained(updates: int, resume_at: int | None = None, **options: Any) -> dict[str, Array]:

@@ -9,6 +9,7 @@ import ml_dtypes  # noqa: F401  (teaches NumPy the name bfloat16)
 import numpy as np
 import onnx
 import pytest
+from images import segments_of
 from onnx import TensorProto, helper
 from peers import needs
 from test_half import model as half_classifier
@@ -237,10 +238,10 @@ def test_many_weights_of_mixed_types_are_updated_by_one_row(dtype: str, accumula
     shapes = [(7, 9), (9,), (200,), (8, 8), (1, 3), (65,)]
     model = trainer({f"w{i}": drawn(dtype, s, i) for i, s in enumerate(shapes)}, optim.AdamW(), gradient_accumulation=accumulation)
     model(*[drawn(dtype, (accumulation, *s), i) for i, s in enumerate(shapes)])
-    plan = model.engine.plan
-    arenas = model.engine.arenas
+    plan = model.plan
+    segments = segments_of(plan, model.source.session)
     for part in (*plan.checks.values(), plan.parts["update"]):
-        assert len([b for b in bind(part.rows, arenas.resolve(0), arenas.settled(part.arena)) if b.n > 1]) == 1
+        assert len([b for b in bind(part.rows, segments.resolve(0), segments.settled(part.arena)) if b.n > 1]) == 1
     assert list(plan.checks) == (["update"] if dtype == "float16" else []), "bfloat16 reaches as far as float32, and is looked at as it is written"
     if dtype == "bfloat16":
         return

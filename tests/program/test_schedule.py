@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from images import rows_of
 from tile_programs import handmade
 
 import tileflow
 from tileflow import exact, nn, optim, report
+from tileflow.executable.image import DUE
 from tileflow.kernels.machine import table as rows
 from tileflow.kernels.machine.table import Table
 from tileflow.program.program import Batching, Program
@@ -235,10 +237,10 @@ def test_the_interpreters_agree(training: bool, accumulation: int, iterations: i
     wanted = times(program.schedule)
 
     counts = Counter[str]()
-    for owner, n in executed(engine.tables.table).items():
+    for owner, n in executed(engine.table).items():
         counts[owner.part] += n
     for part, n in wanted.items():
-        assert counts[part] == n * engine.tables.rows_of(part), part
+        assert counts[part] == n * rows_of(engine, part), part
 
     tiled = analyze(program, chip("gc200").variant(name="small", tiles=4))
     for step in tiled.steps:
@@ -259,14 +261,14 @@ def test_the_interpreters_agree(training: bool, accumulation: int, iterations: i
 def test_what_depends_on_weights_only_runs_where_they_changed() -> None:
     model, arrays = made(False, 1, 1, 1)
     model(*arrays)
-    tables = model.engine.tables
+    engine = model.engine
 
     def prologue() -> int:
-        return sum(n for owner, n in executed(tables.table).items() if owner.part == "prologue")
-    assert tables.rows_of("prologue") > 0
+        return sum(n for owner, n in executed(engine.table).items() if owner.part == "prologue")
+    assert rows_of(engine, "prologue") > 0
     assert prologue() == 0, "the call above has made it"
-    tables.words[tables.DUE] = 1
-    assert prologue() == tables.rows_of("prologue")
+    engine.memory.words[DUE] = 1
+    assert prologue() == rows_of(engine, "prologue")
     assert prologue() == 0
 
 

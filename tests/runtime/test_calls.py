@@ -13,14 +13,15 @@ from onnx_models import model_of, node, port
 
 import tileflow
 from tileflow import compiler, nn
+from tileflow.executable import ports
+from tileflow.executable.ports import address
 from tileflow.graph import to_text, verify
 from tileflow.importers.onnx import OnnxModel
 from tileflow.loss import find
 from tileflow.onnx_backend import Backend
 from tileflow.optim import SGD
 from tileflow.program.program import Batching
-from tileflow.runtime import ports, source
-from tileflow.runtime.ports import address
+from tileflow.runtime import source
 from tileflow.system.errors import TypeMismatchError
 
 MOST_CALLS = 60

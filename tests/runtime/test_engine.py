@@ -76,7 +76,7 @@ def test_more_threads_than_cores_and_micro_batches_give_the_same_bits(accumulati
 
 def test_short_slices_give_the_same_bits(monkeypatch: pytest.MonkeyPatch):
     wanted = run(3, 4, threads=2)
-    monkeypatch.setattr("tileflow.runtime.engine.SLICE_NS", 0)          # the driver comes back at every chance
+    monkeypatch.setattr("tileflow.executable.engine.SLICE_NS", 0)          # the driver comes back at every chance
     assert run(3, 4, threads=2) == wanted
     assert run(3, 4, threads=1) == wanted
 
@@ -197,7 +197,7 @@ def stopping(after: int) -> Callable[[], bool]:
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("after", [0, 3, 12, 100])
 def test_a_stopped_call_ends_after_a_whole_update_and_can_be_finished(monkeypatch: pytest.MonkeyPatch, threads: int, after: int):
-    monkeypatch.setattr("tileflow.runtime.engine.SLICE_NS", 0)
+    monkeypatch.setattr("tileflow.executable.engine.SLICE_NS", 0)
     model = model_of(Everything(), gradient_accumulation=3, device_iterations=4, threads=threads)
     model.stop = stopping(after)
     scores, losses = model.run_call(X, Y)
@@ -218,7 +218,7 @@ def test_a_stopped_call_ends_after_a_whole_update_and_can_be_finished(monkeypatc
 
 def test_an_exception_between_slices(monkeypatch: pytest.MonkeyPatch):
     """What Ctrl-C does outside of a training loop."""
-    monkeypatch.setattr("tileflow.runtime.engine.SLICE_NS", 0)
+    monkeypatch.setattr("tileflow.executable.engine.SLICE_NS", 0)
     model = model_of(Everything(), gradient_accumulation=3, device_iterations=4)
 
     def interrupt() -> bool:

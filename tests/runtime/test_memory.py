@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from images import arenas
 from onnx import TensorProto, helper
 from places import ROOT
 
@@ -117,15 +118,15 @@ def test_needs_are_what_the_engine_takes():
         returned = model.run_call(x, y)
     finally:
         budget.require = require
-    engine = model.engine
-    arenas = {name: sum(a.nbytes for a in of) for name, of in engine.arenas.of.items()}
-    assert len(engine.arenas.of["micro"]) == 2
-    assert found["activations and gradients"] == sum(arenas[name] for name in ("micro", "fold", "update"))
-    assert found["weights laid out for the kernels"] == arenas["prologue"]
+    taken = arenas(model.engine, model.plan)
+    sizes = {name: sum(a.nbytes for a in of) for name, of in taken.items()}
+    assert len(taken["micro"]) == 2
+    assert found["activations and gradients"] == sum(sizes[name] for name in ("micro", "fold", "update"))
+    assert found["weights laid out for the kernels"] == sizes["prologue"]
     states = [net.session[name] for name in net.session.names()]
     assert 0 <= found["weights and optimizer states"] - sum(a.nbytes for a in states) < 64 * sum(a.itemsize for a in states)      # padding
     assert found["outputs of a call"] == sum(a.nbytes for a in returned)
-    assert budget.needs(engine.plan, net.session)["weights and optimizer states"] == 0
+    assert budget.needs(model.plan, net.session)["weights and optimizer states"] == 0
 
 
 def test_weights_are_drawn_where_there_is_room(room: Any):

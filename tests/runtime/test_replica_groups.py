@@ -157,8 +157,8 @@ def test_in_stages_groups_are_what_they_are_on_one_ipu(name: str):
                "gradient_accumulation": stages.get("gradient_accumulation", A)}
         alone, wanted = trained(network(), x, y, **one)
         found, results = trained(network(), x, y, threads=2, **{**one, **stages})
-        assert [part for part in found.engine.plan.parts if part.startswith("stage")], "the program is really cut"
-        assert found.engine.plan.in_flight["prologue"] == R
+        assert [part for part in found.plan.parts if part.startswith("stage")], "the program is really cut"
+        assert found.plan.in_flight["prologue"] == R
         for read in ("state_dict", "replica_state_dict", "optimizer_state_dict"):
             same(getattr(alone, read)(), getattr(found, read)())
         for a, b in zip(wanted, results, strict=True):

@@ -54,7 +54,7 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, poll: int) -> None:
         made(self)
         self._stop = Asked()
     monkeypatch.setattr(Trainer, "__post_init__", with_asked)
-    monkeypatch.setattr("tileflow.runtime.engine.SLICE_NS", 0)
+    monkeypatch.setattr("tileflow.executable.engine.SLICE_NS", 0)
 
 
 def position(folder: Path, name: str = CHECKPOINT) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def run(folder: Path, asked: Asked, **options: Any) -> Any:
         self._stop = asked
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Trainer, "__post_init__", with_asked)
-        patch.setattr("tileflow.runtime.engine.SLICE_NS", 0)
+        patch.setattr("tileflow.executable.engine.SLICE_NS", 0)
         return tileflow.train(Net(), data=(X, Y), out=str(folder), resume=True, **options)
 
 

@@ -5,7 +5,7 @@ import numpy as np
 
 from tileflow.graph import State, TensorType, Value
 from tileflow.memory.alignment import room
-from tileflow.state import Session
+from tileflow.state import Session, declared
 
 
 def state(name: str, shape: tuple[int, ...], fill: float, dtype: str = "float32") -> State:
@@ -15,7 +15,7 @@ def state(name: str, shape: tuple[int, ...], fill: float, dtype: str = "float32"
 def test_memory_starts_full_of_what_the_state_says_and_the_padding_at_zero():
     session = Session()
     states = [state("a", (3, 5), 1.0), state("b", (), 0.5), state("c", (7,), 0.0), state("d", (2,), 1.0)]
-    session.declare(states, {"d": np.array([3.0, 4.0], np.float32)})
+    session.declare(declared(states), {"d": np.array([3.0, 4.0], np.float32)})
     assert (session["a"] == 1).all()
     assert session["b"] == 0.5
     assert not session["c"].any()
@@ -30,6 +30,6 @@ def test_memory_starts_full_of_what_the_state_says_and_the_padding_at_zero():
 
 def test_a_16_bit_state_is_filled_in_its_own_type():
     session = Session()
-    session.declare([state("v", (9,), 1.0, "bfloat16")])
+    session.declare(declared([state("v", (9,), 1.0, "bfloat16")]))
     assert session["v"].dtype.name == "bfloat16"
     assert (session["v"].astype(np.float32) == 1).all()

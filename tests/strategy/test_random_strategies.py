@@ -50,7 +50,7 @@ def test_buffers_that_stages_write(seed: int, network: type[Remembering]) -> Non
 def agree(drawn: Drawn) -> None:
     wanted, results, _ = trained(drawn, True)
     found, others, model = trained(drawn, False)
-    assert [part for part in model.engine.plan.parts if part.startswith("stage")], "the program is really cut"
+    assert [part for part in model.plan.parts if part.startswith("stage")], "the program is really cut"
     assert wanted.keys() == found.keys()
     for name, array in wanted.items():
         np.testing.assert_array_equal(found[name], array, err_msg=name)

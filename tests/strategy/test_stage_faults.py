@@ -14,8 +14,10 @@ import row_sets
 
 import tileflow
 from tileflow import nn, optim
+from tileflow.executable import engine, image
+from tileflow.lower.plan import Plan
 from tileflow.program.schedule import Repeat, period
-from tileflow.runtime import engine
+from tileflow.runtime import executable
 from tileflow.system.errors import DataError, Interrupted
 
 STAGES: list[dict[str, Any]] = [{"strategy": "pipelined", "pipeline_splits": ("1", "2")},
@@ -102,22 +104,28 @@ def test_ctrl_c_within_an_update(tmp_path: Path, wanted: dict[str, np.ndarray], 
     """A signal is sent in the third update, while its pipeline drains or, elsewhere, while its second micro-batches run: nothing of that update is
     done, and two are saved."""
     seen: list[int] = []
-    real = engine.Engine.drive
+    plans: list[Plan] = []
+    real, lowered = engine.Engine.drive, executable.make_plan
+
+    def planned(*args: Any) -> Plan:
+        plans.append(lowered(*args))
+        return plans[-1]
 
     def watched(self: engine.Engine, stop: Any = None) -> bool:
-        main = next(r for r in period(self.program.schedule) if isinstance(r, Repeat) and r.by == 1)
+        main = next(r for r in period(plans[-1].program.schedule) if isinstance(r, Repeat) and r.by == 1)
         at = main.times if "pipelined" in stages.values() else 1
         assert 0 < at < ACCUMULATION
 
         def probe() -> bool:
-            done = int(self._words[engine.UPDATE]) + self.session.updates
-            if done == 2 and at <= int(self._words[engine.MICRO]) < ACCUMULATION and not seen:          # all turns of the main part are done
+            done = int(self._words[image.UPDATE]) + self.session.updates
+            if done == 2 and at <= int(self._words[image.MICRO]) < ACCUMULATION and not seen:          # all turns of the main part are done
                 seen.append(done)
                 os.kill(os.getpid(), signal.SIGINT)
             return stop() if stop is not None else False
         return real(self, probe)
     monkeypatch.setattr(engine, "SLICE_NS", 1)                                  # Python is asked after every row
     monkeypatch.setattr(engine.Engine, "drive", watched)
+    monkeypatch.setattr(executable, "make_plan", planned)
     with pytest.raises(Interrupted, match="Stopped after 2 updates"):
         run(row_sets.Squares(), tmp_path / "run", **stages)
     assert seen == [2]

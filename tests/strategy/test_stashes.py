@@ -228,7 +228,7 @@ def test_leaves_that_wait_are_of_the_schedule_with_lanes():
     def slots(threads: int, iterations: int) -> set[int]:
         model = tileflow.inference_model(Images(), micro_batch_size=1, device_iterations=iterations, threads=threads, **STRATEGIES["sharded"])
         model(Images.rows(np.random.default_rng(0), iterations))
-        return {*model.engine.plan.stashes.values()}
+        return {*model.plan.stashes.values()}
     assert slots(1, 4) == {1}
     assert slots(2, 4) == slots(2, 9) == slots(2, 1000) == {2}
     assert slots(5, 9) == {5}

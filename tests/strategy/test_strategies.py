@@ -105,7 +105,7 @@ def images(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 @pytest.fixture(scope="module")
 def alone() -> tuple[dict[str, np.ndarray], list[Any], Any]:
     found = trained(Cnn(), *images())
-    assert not found[2].engine.plan.stashes
+    assert not found[2].plan.stashes
     return found
 
 
@@ -128,7 +128,7 @@ STRATEGIES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_every_strategy_gives_the_bits_of_one_ipu(name: str, threads: int, alone: tuple[dict[str, np.ndarray], list[Any], Any]):
     found = trained(Cnn(), *images(), threads=threads, **STRATEGIES[name])
-    assert [p for p in found[2].engine.plan.parts if p.startswith("stage")], "the program is really cut"
+    assert [p for p in found[2].plan.parts if p.startswith("stage")], "the program is really cut"
     same(alone, found)
 
 
@@ -205,7 +205,7 @@ def test_stages_run_the_kernels_of_the_whole_step(network: str, alone: tuple[dic
     rng = np.random.default_rng(1)
     x, y = images() if network == "cnn" else (rng.integers(0, 20, (2 * 14, 8)), rng.integers(0, 5, 2 * 14))
     whole = alone if network == "cnn" else trained(Encoder(), x, y, calls=1)
-    leaves = set(whole[2].engine.plan.leaves())
+    leaves = set(whole[2].plan.leaves())
     if network == "bert":
         assert {leaf.name for leaf in leaves if "attention" in leaf.name}
     for name in ("kept", "1f1b", "sharded", "parallel"):
@@ -213,18 +213,18 @@ def test_stages_run_the_kernels_of_the_whole_step(network: str, alone: tuple[dic
         if network == "bert":
             options = {**{k: v for k, v in options.items() if k != "stages"}, "pipeline_splits": ("layers.1",)}
         found = trained(Cnn() if network == "cnn" else Encoder(), x, y, calls=1, **options)
-        others = leaves ^ set(found[2].engine.plan.leaves())
+        others = leaves ^ set(found[2].plan.leaves())
         assert {type(leaf) for leaf in others} <= ({EmittedLeaf} if network == "cnn" else set()), name
     again = {**options, "strategy": "pipelined"}
     again = {k: v for k, v in again.items() if not k.startswith(("tensors", "separate"))}
-    more = set(trained(Cnn() if network == "cnn" else Encoder(), x, y, calls=1, **again)[2].engine.plan.leaves())
+    more = set(trained(Cnn() if network == "cnn" else Encoder(), x, y, calls=1, **again)[2].plan.leaves())
     assert {type(leaf) for leaf in more ^ leaves} <= {EmittedLeaf}
 
 
 def test_a_recomputed_stage_keeps_what_enters_it_only():
     """The activations that wait for the backward pass are the stages' inputs (and dropout's nothing): fewer bytes than with all kept."""
     def stashed(**options: Any) -> int:
-        plan = trained(Cnn(), *images(), calls=1, **FOUR.to_options(), **options)[2].engine.plan
+        plan = trained(Cnn(), *images(), calls=1, **FOUR.to_options(), **options)[2].plan
         return sum(n * v.type.nbytes for v, n in plan.stashes.items())
     assert stashed() < 0.6 * stashed(pipeline_recompute=False)
 
@@ -320,11 +320,11 @@ def test_replicas_with_buffers_of_their_own_give_the_same_bits_in_stages():
     """The folds of each replica are cut like those of the first."""
     own = {"gradient_accumulation": 7, "device_iterations": 1, "replication_factor": 2, "broadcast_buffers": False}
     whole = trained(Cnn(), *images(), **own)
-    assert [n for n in whole[2].engine.plan.program.states if n.endswith("@1")], "there are such buffers"
+    assert [n for n in whole[2].plan.program.states if n.endswith("@1")], "there are such buffers"
     for name in ("pipelined", "1f1b", "back", "sharded", "groups"):
         found = trained(Cnn(), *images(), threads=2, **own, **STRATEGIES[name])
         same(whole, found)
-        for state in (n for n in whole[2].engine.plan.program.states if n.endswith("@1")):
+        for state in (n for n in whole[2].plan.program.states if n.endswith("@1")):
             np.testing.assert_array_equal(whole[2].source.session[state], found[2].source.session[state])
 
 

@@ -1,22 +1,18 @@
-"""Binding: rows get addresses. Argument blocks become int64 words; words that change per micro-batch become patches."""
+"""Binding: rows get virtual addresses. Argument blocks become int64 words; words that change per micro-batch become patches."""
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
+from ..executable.image import STREAMS, WORDS, virtual
 from ..kernels.machine.call import Address, Micro, Position, Seed
-from ..kernels.machine.leaf import Numbers, scalar_word
+from ..kernels.machine.leaf import Leaf, Numbers, scalar_word
 from ..lower.row import ArrayOperand, Count, Cycle, Either, Item, Place, Row
 from ..memory.alignment import blocks
 from ..program.schedule import Counter
-
-STREAMS = "\0micro-batches"
-"""What the index of the call's first micro-batch is called among the caller's arrays: a name that no tensor has."""
 
 
 @dataclass(frozen=True)
@@ -162,22 +158,21 @@ def _entangled(args: list[Any], n: int) -> bool:
     return any(later[0] < earlier[1] for earlier, later in itertools.pairwise(ordered))
 
 
-@dataclass
 class Blocks:
-    """Argument blocks of many rows in one array, with the patches that move some of their words."""
+    """Argument blocks of many rows among an image's words, and what moves some of these."""
 
-    words: list[int] = field(default_factory=list)
-    moving: list[tuple[int, Moving]] = field(default_factory=list)      # word index, what moves it
-    pointers: list[tuple[int, int]] = field(default_factory=list)       # word index, index of the word whose address it is
-    seed: int = 0
-    memory: np.ndarray | None = None
+    def __init__(self, words: Words, kernel: Callable[[Leaf], int]) -> None:
+        """`kernel`: the virtual address of a leaf's code."""
+        self._words, self._kernel = words, kernel
+        self.moving: list[tuple[int, Moving]] = []
+        """The index of a word, and what moves it."""
 
     def add(self, bound: Bound) -> int:
         """Append a row's block; returns the index of its first word."""
-        assert self.memory is None
         if bound.members:
             return self._together(bound)
-        start = len(self.words)
+        words = self._words
+        start = len(words)
         parameters = bound.row.leaf.takes(bound.args)
         for p, arg in zip(parameters, bound.args, strict=True):
             if isinstance(arg, tuple):
@@ -185,51 +180,72 @@ class Blocks:
                 assert p.is_array, f"{bound.row.leaf.name}({bound.row.leaf.signature}) got shape {shape} for {p}"
                 assert len(shape) == p.ndim, f"{bound.row.leaf.name}({bound.row.leaf.signature}) got shape {shape} for {p}"
                 if isinstance(address, Moving):
-                    self.moving.append((len(self.words), address))
-                    address = 0
-                self.words += [address, *shape]
+                    self.moving.append((words.add(0), address))
+                else:
+                    words.address(address)
+                words.add(*shape)
             elif isinstance(arg, Micro):
-                self.moving.append((len(self.words), Moving("micro-batch", 1, 1 << 62, 0, STREAMS)))
-                self.words.append(0)
+                self.moving.append((words.add(0), Moving("micro-batch", 1, 1 << 62, 0, STREAMS)))
             elif isinstance(arg, Numbers):
-                self.words += arg.words()
+                words.add(*arg.words())
             elif isinstance(arg, Position):
-                self.words.append(arg.start)
+                words.add(arg.start)
             elif isinstance(arg, Address):
-                self.words.append(arg.word)
+                if arg.leaf is None:
+                    words.add(0)
+                else:
+                    words.address(self._kernel(arg.leaf))
             elif isinstance(arg, Seed):
-                self.words.append(scalar_word("i8", self.seed))
+                words.seeds.append(words.add(0))
             else:
-                self.words.append(scalar_word(p.dtype, arg))
+                words.add(scalar_word(p.dtype, arg))
         return start
 
     def _together(self, bound: Bound) -> int:
         """The blocks of a row's members, what says where their ranges begin, and the block over them."""
-        members, grain = bound.members, bound.row.grain
+        members, grain, words = bound.members, bound.row.grain, self._words
         blocks = [self.add(m) for m in members]
         ends = list(itertools.accumulate(-(-m.n // grain) * grain for m in members))
-        at = len(self.words)
-        self.words += [0, *ends[:-1], *(m.n for m in members), *blocks]
-        k = len(members)
-        self.pointers += [(at + 2 * k + i, block) for i, block in enumerate(blocks)]
-        start = len(self.words)
-        self.words.append(members[0].row.leaf.address)
-        for i in range(3):
-            self.pointers.append((len(self.words), at + i * k))
-            self.words += [0, k]
+        tables = [words.add(0, *ends[:-1]), words.add(*(m.n for m in members)), len(words)]
+        for block in blocks:
+            words.address(words.at(block))
+        start = words.address(self._kernel(members[0].row.leaf))
+        for table in tables:
+            words.address(words.at(table))
+            words.add(len(members))
         return start
 
-    def word(self, value: int) -> int:
-        """Append a word that is nobody's argument; returns its index."""
-        self.words.append(value)
-        return len(self.words) - 1
 
-    def seal(self) -> None:
-        """Fix the memory: from now on addresses are valid."""
-        self.memory = np.array([*self.words, 0], np.int64)
-        for word, target in self.pointers:
-            self.memory[word] = self.address(target)
+class Words:
+    """An image's words while it is made."""
 
-    def address(self, index: int) -> int:
-        assert self.memory is not None
-        return int(self.memory.ctypes.data + 8 * index)
+    LINE = 8
+    """Words of a cache line: what different threads write does not share one."""
+
+    def __init__(self) -> None:
+        self.words: list[int] = []
+        self.relocations: list[int] = []
+        """Indices of words that are addresses."""
+        self.seeds: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def add(self, *values: int) -> int:
+        """Append words; returns the index of the first."""
+        self.words += values
+        return len(self.words) - len(values)
+
+    def address(self, virtual_address: int) -> int:
+        """Append an address; returns its index."""
+        self.relocations.append(len(self.words))
+        return self.add(virtual_address)
+
+    def line(self) -> None:
+        """Go on with a new cache line."""
+        self.words += [0] * (-len(self.words) % self.LINE)
+
+    @staticmethod
+    def at(index: int) -> int:
+        """The virtual address of a word."""
+        return virtual(WORDS, 8 * index)

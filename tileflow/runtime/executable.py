@@ -8,17 +8,18 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from ..executable.engine import Engine
 from ..graph import TensorType
 from ..graph.collector import seldom
 from ..kernels.machine import pool
 from ..kernels.machine.warm import compile_all
-from ..lower.plan import make_plan
+from ..lower.plan import Plan, make_plan
 from ..options.options import Options
 from ..program.program import Program
-from ..state import Session
+from ..state import Session, declared
 from ..system.environment import check_environment
 from . import budget
-from .engine import Engine
+from .assemble import image_of
 
 MOST_PROGRAMS = 8
 """Programs that a model keeps, one for each set of input types; the least recently used goes first."""
@@ -60,12 +61,18 @@ def make_engine(program: Program, session: Session, initial: Mapping[str, np.nda
     """
     check_environment()
     host = host or Host()
-    plan = make_plan(program, pool.start_threads(host.threads), host.matmul_precision, host.detect_anomaly)
+    plan = plan_of(program, host)
     budget.require(plan, session, final)
-    session.declare(program.states.values(), initial)
+    session.declare(declared(program.states.values()), initial)
+    image, leaves = image_of(plan, session, final)
     with seldom():
-        compile_all(plan.leaves(), progress)
-    return Engine(plan, session, final, host.seed, host.detect_anomaly)
+        compile_all(list(leaves.values()), progress)
+    return Engine(image, session, [leaves[name].address for name in image.kernels], host.seed, host.detect_anomaly)
+
+
+def plan_of(program: Program, host: Host) -> Plan:
+    """A program lowered for this computer."""
+    return make_plan(program, pool.start_threads(host.threads), host.matmul_precision, host.detect_anomaly)
 
 
 class Signature:

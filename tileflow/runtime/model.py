@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 
 from .. import compiler
+from ..executable.engine import Engine
 from ..feed.items import array_of
 from ..graph import Graph, TensorType, type_of
+from ..lower.plan import Plan
 from ..options.options import Options
 from ..program.program import Batching, Program
 from ..system.errors import DataError, ShapeError, TypeMismatchError
 from . import outputs
 from .arrays import as_array
-from .engine import Engine
-from .executable import Host, Progress, Signature, make_engine
+from .executable import Host, Progress, Signature, make_engine, plan_of
 from .outputs import Anchors
 from .programs import Compiled, Programs
 from .rows import Rows
@@ -68,6 +69,11 @@ class Model:
     def engine(self) -> Engine:
         """What runs the compiled Program."""
         return self.programs.required().engine
+
+    @property
+    def plan(self) -> Plan:
+        """The compiled Program as it is lowered for this computer: lowered anew, for an engine keeps none."""
+        return plan_of(self.program, Host.of(self.options))
 
     @property
     def is_compiled(self) -> bool:
@@ -187,7 +193,7 @@ class Model:
         engine = make_engine(program, self.source.session, initial, Host.of(self.options),
                              final=outputs.kept_once(program, mode), progress=self.progress)
         self.source.attach()
-        shown = outputs.shown(engine, mode, self.options.output_return_period)
+        shown = outputs.shown(program, engine.image.kept, mode, self.options.output_return_period)
         return Compiled(engine, compilation, Signature(types), shown, tuple(self.anchors.found))
 
     def _built(self, types: tuple[TensorType, ...]) -> tuple[compiler.Compilation, Mapping[str, np.ndarray]]:

@@ -14,7 +14,6 @@ from ..passes.anchors import anchored
 from ..program.program import Batching, Program
 from ..system.errors import OptionError, TileflowError
 from ..system.text import one_line
-from .engine import Engine
 
 SHOWN = 1000
 """Characters of names in a sentence."""
@@ -35,12 +34,12 @@ def kept_once(program: Program, mode: str) -> frozenset[str]:
     return frozenset(v.name for v in program.micro.outputs if v is not program.loss) if once else frozenset()
 
 
-def shown(engine: Engine, mode: str, period: int | None) -> list[Shown]:
-    """What calls return of each output of a program (OptionError: a period that does not fit)."""
-    batching, loss = engine.batching, engine.program.loss
+def shown(program: Program, kept: Sequence[int], mode: str, period: int | None) -> list[Shown]:
+    """What calls return of each output of a program, of which the engine keeps so many micro-batches (OptionError: a period that does not fit)."""
+    batching, loss = program.batching, program.loss
     once, last = _last_only(mode, batching), batching.micro_batches - 1
-    return [itemgetter(last % engine.slots(v)) if once and v is not loss else
-            selection(mode, batching, period, (engine.slots(v), *v.shape)) for v in engine.outputs]
+    return [itemgetter(last % n) if once and v is not loss else
+            selection(mode, batching, period, (n, *v.shape)) for v, n in zip(program.outputs, kept, strict=True)]
 
 
 def _last_only(mode: str, batching: Batching) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..executable.engine import Engine
 from ..graph import CODES, Graph, type_of
 from ..importers.onnx import Port
 from ..importers.onnx.hosted import Datum, is_plain
@@ -17,7 +18,6 @@ from ..program.program import Program
 from ..state import Session, build
 from ..system.errors import OutOfMemoryError, TypeMismatchError
 from ..system.text import one_line
-from .engine import Engine
 from .executable import Host, Progress, Recent, make_engine
 
 MOST_PIECES = 64

@@ -6,12 +6,12 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 
 from .. import compiler
+from ..executable.engine import Engine
 from ..graph import TensorType
 from ..options.options import Options
 from ..program.program import Program
 from ..state import build
 from ..system.errors import DataError, ShapeError, TileflowError, TypeMismatchError
-from .engine import Engine
 from .executable import Recent, Signature
 from .outputs import Shown
 from .rows import Rows

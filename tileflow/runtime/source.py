@@ -20,7 +20,7 @@ from ..options.options import Options
 from ..passes.head import last_layer, split_head
 from ..precision.types import Precision
 from ..program.program import Batching, Program
-from ..state import Session, fitting
+from ..state import Session, declared, fitting
 from ..system.errors import DataError, OptionError, UnsupportedError
 from .data import Dataset
 from .executable import Host, Progress
@@ -213,7 +213,7 @@ class OnnxSource:
         """Let the session have the file's weights, if no compiled model of it has seen to that."""
         if not self.session.names("parameter", "buffer"):
             imported = self._import(list(self.input_types().values()), training)
-            self.session.turn.change(lambda: self.session.declare(imported.graph.states, imported.weights))
+            self.session.turn.change(lambda: self.session.declare(declared(imported.graph.states), imported.weights))
 
 
 class NetSource:

@@ -13,12 +13,10 @@ from typing import Any
 import numpy as np
 
 from ..optim.scaling import USED_SCALE
-from ..program.schedule import atomic
 from ..report.statistics import Tensor, render
 from ..system.errors import CheckpointError, OptionError
 from ..system.files import append, atomic_write_bytes
 from ..system.reading import open_regular
-from . import update_steps
 from .training_model import TrainingModel
 
 LOG, PAGE = "statistics.csv", "statistics.html"
@@ -73,9 +71,9 @@ def _measured(model: TrainingModel) -> Iterator[Tensor]:
     post = model.program.batching.per_update if not _is_running_mean(model) else 1
     names = [s.name for s in model.program.states.values() if s.kind == "parameter"]
     update = session.updates
-    for name, t, place in update_steps.gradients(engine.plan, atomic(model.program.schedule)):
+    for name, gradient in engine.gradients():
         if name in names:
-            yield figures(update, "gradient", name, engine.array(t, place), float(post), scale)
+            yield figures(update, "gradient", name, gradient, float(post), scale)
     for name in names:
         yield figures(update, "weight", name, session[name], 1.0, 1.0)
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from .. import compiler
 from ..compiler import CompileOptions
+from ..executable.engine import Engine
 from ..graph import Graph, TensorType, needed_for, type_of
 from ..graph.digest import digest
 from ..graph.region import draws, evaluated
@@ -23,7 +24,6 @@ from ..state import Session, build
 from ..system.errors import ModelError, UnsupportedError
 from ..system.text import one_line
 from .arrays import as_array
-from .engine import Engine
 from .executable import Host, Progress, make_engine
 from .source import NetSource, OnnxSource, Source
 from .training_cut import is_cut

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ..executable.engine import Engine
 from ..graph.types import kind_of
 from ..memory import budget
 from ..metrics import accuracy_counts
@@ -25,7 +26,6 @@ from ..system.files import require_space
 from ..system.text import one_line
 from .data import DataLoader, Dataset
 from .data.values import doubts
-from .engine import Engine
 from .evaluate import Evaluator
 from .failure import none_counted, untrained
 from .fingerprint import changed_attributes, differences, fingerprint, loss_scaling
@@ -317,8 +317,8 @@ class Trainer:
             raise
         seconds = time.perf_counter() - began
         engine = model.engine
-        accumulation = engine.batching.per_update
-        rows = self.train.counted(batch) if self.train.whole else engine.batching.micro_batch
+        accumulation = model.program.batching.per_update
+        rows = self.train.counted(batch) if self.train.whole else model.program.batching.micro_batch
         done = slice(first_update * accumulation, engine.completed * accumulation)
         count = done.stop - done.start
         if count <= 0:

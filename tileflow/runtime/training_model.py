@@ -187,7 +187,7 @@ class TrainingModel(LossModel):
         assert compiled is not None
         loss = compiled.program.loss
         assert loss is not None
-        self.last_losses = results[compiled.engine.outputs.index(loss)].reshape(-1)
+        self.last_losses = results[compiled.program.outputs.index(loss)].reshape(-1)
         self._scale.require_progress()
         return results
 

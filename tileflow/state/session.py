@@ -2,17 +2,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from ..graph import State, check_reach
 from ..memory import budget
-from ..memory.alignment import aligned, room
+from ..memory.alignment import aligned
+from ..memory.tensor import Tensor
 from ..system.errors import CheckpointError, OptionError
 from .turns import Turn
 
 LASTING = ("parameter", "buffer", "optimizer", "replica")
 """Kinds of states that a checkpoint must hold. replica: the weights and buffers that later replicas have of their own."""
+
+
+@dataclass(frozen=True)
+class Declaration(Tensor):
+    """What a session must know of a state to make memory for it; the words are those of `graph.State`."""
+
+    kind: str
+    role: str = ""
+    owner: str = ""
+    group: str = ""
+    fill: float = 0.0
+
+
+def declared(states: Iterable[State]) -> tuple[Declaration, ...]:
+    """A program's states but the hyper-parameters, for which nobody keeps memory between calls."""
+    return tuple(Declaration(s.name, s.input.type.dtype, s.input.type.shape, s.kind, s.role, s.owner, s.group, s.fill)
+                 for s in states if s.kind != "scalar")
 
 
 class Session:
@@ -34,51 +53,55 @@ class Session:
         self.trainable: tuple[str, ...] = ()            # option trainable of all trainings, which may make parameters of constants
         self.assigned: dict[str, float] = {}      # what a user gave states that programs may change as well: only another value is written
         self._arrays: dict[str, np.ndarray] = {}
+        self._places: dict[str, tuple[int, int]] = {}
+        self._buffers = 0
         self._kinds: dict[str, str] = {}
         self._rests: dict[str, str] = {}          # by weight, the state that holds the bits which the weight lacks: new weights have none
         self._copies: dict[str, list[str]] = {}   # by weight or buffer, those of later replicas: they begin as what it is, and as what it is set to
 
-    def declare(self, states: Iterable[State], initial: Mapping[str, np.ndarray] | None = None) -> None:
+    def declare(self, states: Iterable[Declaration], initial: Mapping[str, np.ndarray] | None = None) -> None:
         """Make memory for the states that have none yet: copied from `initial`, or full of what the state says it starts with.
 
         Raises:
             OptionError: a state exists with another element type or shape (models of one network share its weights).
             DataError: an initial number is beyond the reach of the state's type.
         """
-        groups: dict[str, list[State]] = {}
+        groups: dict[str, list[Declaration]] = {}
         for state in states:
             if state.name in self._arrays:
                 self._check(state)
-            elif state.kind != "scalar":
-                groups.setdefault(f"{state.group or state.kind}/{state.input.dtype}", []).append(state)
+            else:
+                groups.setdefault(f"{state.group or state.kind}/{state.dtype}", []).append(state)
         for members in groups.values():
-            buffer = aligned(sum(room(s.input.type) for s in members))
+            buffer = aligned(sum(s.room for s in members))
             at = 0
             for s in members:
-                t = s.input.type
-                self._arrays[s.name] = buffer[at:at + t.nbytes].view(t.numpy).reshape(t.shape)
+                self._arrays[s.name] = buffer[at:at + s.nbytes].view(s.numpy).reshape(s.shape)
+                self._places[s.name] = self._buffers, at
                 self._kinds[s.name] = "replica" if s.role == "replica" else s.kind
                 if s.role == "remainder":
                     self._rests[s.owner] = s.name
-                at += room(t)
+                at += s.room
                 if initial is not None and s.name in initial:
-                    check_reach(np.asarray(initial[s.name]), t.dtype, s.name)
+                    check_reach(np.asarray(initial[s.name]), s.dtype, s.name)
                     self._arrays[s.name][...] = initial[s.name]
                 elif s.fill:                              # the padding around it stays zero
                     self._arrays[s.name][...] = s.fill
+            self._buffers += 1
         self._declare_copies(s for members in groups.values() for s in members if s.role == "replica")
 
-    def _declare_copies(self, states: Iterable[State]) -> None:
+    def _declare_copies(self, states: Iterable[Declaration]) -> None:
         for s in states:
             self._copies.setdefault(s.owner, []).append(s.name)
             self._arrays[s.name][...] = self._arrays[s.owner]
 
-    def _check(self, state: State) -> None:
-        have, t = self._arrays[state.name], state.input.type
-        if have.dtype != t.numpy or have.shape != t.shape:
+    def _check(self, state: Declaration) -> None:
+        have = self._arrays[state.name]
+        if have.dtype != state.numpy or have.shape != state.shape:
             what = "types of moments" if state.kind == "optimizer" else "precision"
-            raise OptionError(f"{state.name!r} is {have.dtype}{list(have.shape)} in another model of the same network and would be {t} here; "
-                              f"use the same {what} for all models of one network, or load its file again with tileflow.load.")
+            raise OptionError(f"{state.name!r} is {have.dtype}{list(have.shape)} in another model of the same network and would be "
+                              f"{state.dtype}{list(state.shape)} here; use the same {what} for all models of one network, or load its file "
+                              "again with tileflow.load.")
 
     def __contains__(self, name: str) -> bool:
         return name in self._arrays
@@ -86,6 +109,10 @@ class Session:
     def __getitem__(self, name: str) -> np.ndarray:
         """The live memory of a state: it changes as training goes on, in another thread even while it is read; `snapshot` copies."""
         return self._arrays[name]
+
+    def place(self, name: str) -> tuple[int, int]:
+        """Which of the session's buffers a state lies in, and at which byte of it."""
+        return self._places[name]
 
     def names(self, *kinds: str) -> list[str]:
         """Names of the states, of these kinds only where given."""

@@ -1,69 +1,68 @@
-"""The engine: a bound Plan that runs whole calls in the native driver. Whoever calls it has the session's turn."""
+"""The engine: an Image that runs whole calls in the native driver. Whoever calls it has the session's turn."""
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from ..graph import TensorType, Value
 from ..kernels.finite import NAN
+from ..kernels.machine.boards import ROW_WORDS
 from ..kernels.machine.job import run
 from ..kernels.machine.status import NOT_FINITE
-from ..kernels.machine.table import Failure
-from ..lower.anomaly import Judge
-from ..lower.plan import Plan
-from ..lower.row import Place
-from ..memory.alignment import room
-from ..program.schedule import atomic
+from ..kernels.machine.table import Failure, Table
 from ..state import Session
 from ..system.errors import TrainingError
-from . import update_steps
-from .arenas import Arenas
-from .binding import STREAMS
 from .failure import anomaly, bad_gradient, failed_leaf, lost, overflow
+from .image import DONE, DUE, MICRO, STREAMS, UPDATE, Image, Owner, Rows, Span
+from .memory import Memory, layout
 from .ports import Ports
-from .tables import Owner, Tables
 
-MICRO, UPDATE, DONE, DUE = Tables.MICRO, Tables.UPDATE, Tables.DONE, Tables.DUE
 SLICE_NS = 20_000_000
 """The driver gives Python the word about this often: the reaction time to Ctrl-C and the grain of progress."""
 
 
 class Engine:
-    """Runs one Plan on one Session.
+    """Runs one Image on one Session.
 
-    A call consumes `batching.rows` rows of every input. Weights change only in whole updates: when a call is interrupted
+    A call consumes a whole call's rows of every input. Weights change only in whole updates: when a call is interrupted
     (an exception between two slices) or fails, the session stands as after the last whole update, and `session.updates`
     says how many were done.
     """
 
-    def __init__(self, plan: Plan, session: Session, final_only: frozenset[str] = frozenset(), seed: int = 0, watched: bool = False) -> None:
-        """`final_only` names the outputs of which only the call's last micro-batch is wanted; `seed` is that of random streams; `watched` says that
-        the plan is one that detects anomalies."""
+    def __init__(self, image: Image, session: Session, kernels: Sequence[int], seed: int = 0, watched: bool = False) -> None:
+        """Args:
+            session: has the Image's states, which lie as the Image has them.
+            kernels: the addresses of `image.kernels`.
+            seed: that of random streams.
+            watched: the Image is of a program that detects anomalies.
+        """
+        assert layout(session, (s.name for s in image.states)) == image.layout, "the states lie as they did when rows were merged"
+        self.image, self.session, self.kernels, self.seed = image, session, kernels, seed
         self._watched = watched
-        self.plan, self.session, self.program, self.seed = plan, session, plan.program, seed
-        self.batching = plan.program.batching
-        self.outputs = plan.program.outputs
-        self._final = final_only
-        self._ports = Ports(self.program.inputs, self.batching.micro_batches, [(v, self.slots(v)) for v in self.outputs])
-        self.arenas = Arenas(plan, session, {v.name: self.batching.micro_batches for v in self.program.inputs}
-                             | {v.name: self.slots(v) for v in self.outputs})
-        self.tables = Tables(plan, self.arenas, seed)
-        self._words, self._names = self.tables.words.data, self.tables.names
+        self.outputs = image.outputs
+        self._ports = Ports(image.inputs, image.micro_batches, zip(image.outputs, image.kept, strict=True))
+        self.memory = Memory(image, session, kernels, seed)
+        self.table = Table.of(self._rows(task) for task in image.tasks)
+        self._words, self._names = self.memory.words.data, image.names
         self.completed = self._first_update = 0
         self.repeats = 0
         """How often a loop has run this program in the model's call at hand: random streams count it."""
         self.not_finite: tuple[int, str] | None = None
         """The micro-batch of the last call at which a loss was not finite, and what messages call it."""
         self._seen_version: int | None = None
-        self._workers = plan.workers
-        self._scalars = {role: i for i, role in enumerate(self.arenas.scalars.values())}
+        self._writes = any(s.kind == "pending" for s in image.segments)
+        self._scalars = {role: i for i, role in enumerate(image.scalars.values())}
         self._point(self._ports.fixed())
+
+    def _rows(self, rows: Rows) -> tuple[np.ndarray, list[Owner | None]]:
+        """A table's rows and their owners."""
+        words = self.memory.words[rows.first:rows.first + ROW_WORDS * rows.count]
+        return words.reshape(-1, ROW_WORDS), [None if i < 0 else self.image.owners[i] for i in rows.owners]
 
     def run(self, inputs: Mapping[str, np.ndarray], *, scalars: Callable[[int], Mapping[str, float]] | None = None,
             first_update: int = 0, stop: Callable[[], bool] | None = None) -> dict[str, np.ndarray]:
         """`call` with inputs and outputs by name."""
-        found = self.call([inputs[v.name] for v in self.program.inputs], scalars=scalars, first_update=first_update, stop=stop)
+        found = self.call([inputs[v.name] for v in self.image.inputs], scalars=scalars, first_update=first_update, stop=stop)
         return {v.name: a for v, a in zip(self.outputs, found, strict=True)}
 
     def call(self, arrays: Sequence[np.ndarray], *, scalars: Callable[[int], Mapping[str, float]] | None = None, first_update: int = 0,
@@ -71,14 +70,13 @@ class Engine:
         """Run a call. `completed` then says how many of its updates are done.
 
         Args:
-            arrays: in the order of `program.inputs`, each of the graph's element type, [rows, ...], C-contiguous.
+            arrays: in the order of `image.inputs`, each of its element type, [rows, ...], C-contiguous.
             scalars: the optimizer's variable hyper-parameters at an update index (session.updates counts).
             first_update: skip the updates of this call that were done before (resuming in the middle of a call).
             stop: asked about every 20 ms and at the end; once true the call ends early, after its last whole update.
 
         Returns:
-            in the order of `outputs`: [micro-batches of the call, *micro-batch shape], or for a `final_only` output one per lane slot. What
-            a call that ended early did not compute is zero.
+            in the order of `outputs`: [`image.kept` micro-batches, *micro-batch shape] each. What a call that ended early did not compute is zero.
 
         Raises:
             TrainingError: a loss that is not finite or a label out of range; weights stand as after the last whole update.
@@ -89,11 +87,11 @@ class Engine:
         results = self._ports.open(moved, clear=stop is not None or first_update > 0)
         self._point(moved)
         self._first_update = first_update
-        first_micro = first_update * self.batching.per_update
+        first_micro = first_update * self.image.per_update
         words[self._names[STREAMS]] = session.micro_batches - first_micro + self.repeats
         words[MICRO], words[UPDATE], words[DONE] = first_micro, first_update, first_update
         if scalars is not None:
-            for i in range(first_update, self.batching.device_iterations):
+            for i in range(first_update, self.image.iterations):
                 self.set_scalars(i, scalars(session.updates + i - first_update))
         words[DUE] = self._seen_version != session.version
         self._seen_version, self.not_finite, whole = None, None, False
@@ -101,7 +99,7 @@ class Engine:
             whole = self.drive(stop)
         finally:
             if not whole:
-                self.tables.reset()
+                self._forget()
             self._count(first_update, whole)
         if whole:
             self._seen_version = session.version
@@ -112,30 +110,31 @@ class Engine:
         for name, address in addresses.items():
             self._words[self._names[name]] = address
 
-    def slots(self, value: Value) -> int:
-        """The micro-batches that a call keeps of an output."""
-        return self.plan.lanes if value.name in self._final else self.batching.micro_batches
+    def _forget(self) -> None:
+        """Forget what a call that ended early left half done."""
+        for word in self.image.loops:
+            self._words[word] = 0
 
     def set_scalars(self, iteration: int, values: Mapping[str, float]) -> None:
         """The optimizer's variable hyper-parameters, by name, for one update of a call."""
         for name, column in self._scalars.items():
-            self.arenas.hyper[iteration, column] = values[name]
+            self.memory.hyper[iteration, column] = values[name]
 
     def used(self, state: str) -> np.ndarray:
         """What a hyper-parameter, by the name of its state, was in each update of the last call; NaN where it is none of those that are read."""
-        names = list(self.arenas.scalars)
-        return self.arenas.hyper[:, names.index(state)].copy() if state in names else np.full(self.batching.device_iterations, np.nan)
+        names = list(self.image.scalars)
+        return self.memory.hyper[:, names.index(state)].copy() if state in names else np.full(self.image.iterations, np.nan)
 
     def _count(self, first_update: int, whole: bool) -> None:
         """What was done counts; what a call that trains nothing has written, if it came to its end."""
-        if self.program.training:
+        if self.image.training:
             self.completed = self._words[UPDATE]
             done = self.completed - first_update
             self.session.updates += done
-            self.session.micro_batches += done * self.batching.per_update
+            self.session.micro_batches += done * self.image.per_update
             if done:
                 self.session.version += 1
-        elif whole and self.arenas.pending:
+        elif whole and self._writes:
             self.session.version += 1
 
     def drive(self, stop: Callable[[], bool] | None = None) -> bool:
@@ -145,7 +144,7 @@ class Engine:
         Raises:
             TrainingError: a row failed.
         """
-        ended = run(self.tables.table, self._workers, slice_ns=SLICE_NS, stop=stop)
+        ended = run(self.table, self.image.workers, slice_ns=SLICE_NS, stop=stop)
         if isinstance(ended, Failure):
             raise self._failure(ended.status, ended.owner)
         return ended
@@ -162,44 +161,33 @@ class Engine:
         if owner.stage == "update":
             return lost(self._lost(), update)
         micro = self._words[MICRO] + owner.ahead
-        update = self.session.updates + micro // self.batching.per_update - self._first_update
-        where = f"micro-batch {micro} of the call (update {update})" if self.program.training else f"micro-batch {micro} of the call"
-        if owner.node is not None and isinstance(owner.node.op, Judge):
-            made = self._word_of(owner, owner.node.operands[0])
-            return anomaly(owner.node.op.node, owner.node.op.output, "NaN" if made[NAN] else "an infinity", where, self.program.training)
+        update = self.session.updates + micro // self.image.per_update - self._first_update
+        where = f"micro-batch {micro} of the call (update {update})" if self.image.training else f"micro-batch {micro} of the call"
+        if owner.judged is not None:
+            made = self.memory.bytes_at(owner.judged.seen, micro).view(np.int64)
+            return anomaly(owner.judged, "NaN" if made[NAN] else "an infinity", where, self.image.training)
         self.not_finite = (micro, where) if status == NOT_FINITE else None
-        return failed_leaf(status, owner.node, where, self._watched)
+        return failed_leaf(status, owner, where, self._watched)
 
-    def _word_of(self, owner: Owner, value: Value) -> np.ndarray:
-        """What a part that failed has in its arena for a value."""
-        place = self.plan.parts[owner.part].places[value]
-        kind, name = place.region
-        if kind == "stash":
-            slot = (self._words[MICRO] + owner.ahead) % self.plan.stashes[name]
-            return self.arenas.stashes[name][slot * room(name.type):][:value.type.nbytes].view(value.type.numpy)
-        arenas = self.arenas.of[name]
-        return arenas[owner.ahead if len(arenas) > 1 else 0][place.offset:place.offset + value.type.nbytes].view(value.type.numpy)
-
-    def array(self, t: TensorType, place: Place) -> np.ndarray:
-        """What lies at a place of a state or of an arena."""
-        kind, name = place.region
-        if kind == "state":
-            return self.session[name]
-        if kind == "stash":                                  # the last micro-batch of an update is the only one
-            return self.arenas.stashes[name][place.offset:place.offset + t.nbytes].view(t.numpy)
-        return self.arenas.of[name][0][place.offset:place.offset + t.nbytes].view(t.numpy)
+    def gradients(self) -> Iterator[tuple[str, np.ndarray]]:
+        """What the last update read of each weight, by name: the live memory."""
+        for tensor, state, at in self.image.gradients:
+            if state:
+                yield tensor.name, self.session[state]
+            else:
+                yield tensor.name, self.memory.bytes_at(Span(at, tensor.nbytes)).view(tensor.numpy).reshape(tensor.shape)
 
     def _bad_gradients(self) -> list[str]:
         """Weights whose gradient is not finite."""
-        parts = atomic(self.program.schedule)
-        return [name for name, t, place in update_steps.gradients(self.plan, parts) if not np.isfinite(self.array(t, place)).all()]
+        return [name for name, array in self.gradients() if not np.isfinite(array).all()]
 
     def _refused(self) -> list[str]:
         """Weights that the checks of an update refuse: their rows once more, one by one and to the end."""
         names = []
-        for row, table in self.tables.checks():
-            if isinstance(run(table, slice_ns=SLICE_NS), Failure) and row.node is not None:
-                names.append(str(row.node.origin))
+        for rows in self.image.checks:
+            found = run(Table.of([self._rows(rows)]), slice_ns=SLICE_NS)
+            if isinstance(found, Failure) and found.owner.origin:
+                names.append(found.owner.origin)
         return names
 
     def _lost(self) -> list[str]:

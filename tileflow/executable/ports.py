@@ -2,14 +2,14 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ..graph import TensorType, Value
 from ..memory import budget
 from ..memory.alignment import aligned
+from ..memory.tensor import Tensor
 
 HELD = 1 << 13
 """Bytes: to copy fewer takes less time than to ask NumPy where an array lies (0.1 us against 0.2 to 0.8, and as much again for its patch)."""
@@ -27,36 +27,35 @@ def address(array: np.ndarray) -> int:
 class Port:
     """One input or output of a call. `held`: the engine's own memory for it, all rows of a call; None where the caller's is used."""
 
-    name: str
-    type: TensorType
+    tensor: Tensor
     count: int
     """Micro-batches that it holds."""
     held: np.ndarray | None
 
     @classmethod
-    def of(cls, value: Value, count: int, shape: tuple[int, ...]) -> Port:
-        """A port for `count` micro-batches of a value; `shape` is that of a whole call's array."""
-        nbytes = count * value.type.nbytes
-        held = aligned(nbytes)[:nbytes].view(value.type.numpy).reshape(shape) if 0 < nbytes <= HELD else None
-        return cls(value.name, value.type, count, held)
+    def of(cls, tensor: Tensor, count: int, shape: tuple[int, ...]) -> Port:
+        """A port for `count` micro-batches of a tensor; `shape` is that of a whole call's array."""
+        nbytes = count * tensor.nbytes
+        held = aligned(nbytes)[:nbytes].view(tensor.numpy).reshape(shape) if 0 < nbytes <= HELD else None
+        return cls(tensor, count, held)
 
 
 class Ports:
     """The inputs and outputs of an engine's calls."""
 
-    def __init__(self, inputs: Sequence[Value], micro_batches: int, outputs: Sequence[tuple[Value, int]]) -> None:
+    def __init__(self, inputs: Sequence[Tensor], micro_batches: int, outputs: Iterable[tuple[Tensor, int]]) -> None:
         """Args:
             inputs: what a call brings `micro_batches` times the rows of.
             outputs: each with the micro-batches of which it is kept.
         """
         self.inputs = [Port.of(v, micro_batches, _rows(v, micro_batches)) for v in inputs]
         self.outputs = [Port.of(v, count, (count, *v.shape)) for v, count in outputs]
-        self.returned = sum(p.count * p.type.nbytes for p in self.outputs)
+        self.returned = sum(p.count * p.tensor.nbytes for p in self.outputs)
         """Bytes that a call returns."""
 
     def fixed(self) -> dict[str, int]:
         """The addresses that never change."""
-        return {p.name: int(p.held.ctypes.data) for p in (*self.inputs, *self.outputs) if p.held is not None}
+        return {p.tensor.name: int(p.held.ctypes.data) for p in (*self.inputs, *self.outputs) if p.held is not None}
 
     def take(self, arrays: Sequence[np.ndarray]) -> dict[str, int]:
         """Copy the small arrays of a call (C-contiguous, in the order of `inputs`) in; the addresses of the others."""
@@ -64,7 +63,7 @@ class Ports:
         for port, array in zip(self.inputs, arrays, strict=True):
             held = port.held
             if held is None:
-                moved[port.name] = address(array)
+                moved[port.tensor.name] = address(array)
             else:
                 held[...] = array if array.shape == held.shape else array.reshape(held.shape)
         return moved
@@ -76,8 +75,8 @@ class Ports:
         for port in self.outputs:
             held = port.held
             if held is None:
-                held = (np.zeros if clear else np.empty)((port.count, *port.type.shape), port.type.numpy)
-                moved[port.name] = address(held)
+                held = (np.zeros if clear else np.empty)((port.count, *port.tensor.shape), port.tensor.numpy)
+                moved[port.tensor.name] = address(held)
             elif clear:
                 held[...] = 0
             results.append(held)
@@ -88,6 +87,6 @@ class Ports:
         return [array if port.held is None else array.copy() for port, array in zip(self.outputs, results, strict=True)]
 
 
-def _rows(value: Value, micro_batches: int) -> tuple[int, ...]:
+def _rows(tensor: Tensor, micro_batches: int) -> tuple[int, ...]:
     """The shape of a whole call's array: micro-batches follow each other along dimension 0."""
-    return (micro_batches * value.shape[0], *value.shape[1:]) if value.shape else (micro_batches,)
+    return (micro_batches * tensor.shape[0], *tensor.shape[1:]) if tensor.shape else (micro_batches,)

@@ -1,0 +1,408 @@
+"""From a Plan to an Image: argument blocks, patches, and the driver's tables, written by a small interpreter of the schedule."""
+from __future__ import annotations
+
+import contextlib
+from collections import Counter as Counts
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..executable.image import DONE, DUE, MICRO, NAMED, STREAMS, UPDATE, Image, Judged, Owner, Rows, Span, Stage
+from ..graph import Node, Value
+from ..kernels.machine.boards import ROW_WORDS
+from ..kernels.machine.leaf import Leaf
+from ..kernels.machine.table import ADDRESSES, PATCH_WORDS, Table, Task, Word
+from ..lower.anomaly import Judge
+from ..lower.plan import Plan
+from ..lower.row import Count, Item, Place, Row
+from ..lower.tasks import Task as Together
+from ..memory.tensor import Tensor
+from ..program.schedule import (
+    Atomic,
+    Begin,
+    Commit,
+    Counter,
+    Fold,
+    Refresh,
+    Repeat,
+    Run,
+    Step,
+    Steps,
+    Wave,
+    atomic,
+    folded,
+    per,
+    rounds,
+    visits,
+)
+from ..state import Session
+from . import update_steps
+from .binding import Blocks, Bound, BoundChoice, BoundCycle, BoundItem, Moving, Words, bind_items, every_bound
+from .grouped_rows import gather
+from .segments import Segments
+
+COUNTERS: tuple[Counter, ...] = ("micro-batch", "update")
+
+
+def image_of(plan: Plan, session: Session, final: frozenset[str] = frozenset()) -> tuple[Image, Mapping[str, Leaf]]:
+    """A plan as an Image, and its leaves by what the cache calls their code; nothing is compiled for it.
+
+    The graphs' constants lie in the Image from now on, and the graphs' own arrays are views of them.
+
+    Args:
+        session: has the plan's states; the Image is for sessions in which they lie as they do there.
+        final: outputs of which only a call's last micro-batch is wanted.
+    """
+    maker = _Assembler(plan, session, final)
+    return maker.image(), maker.segments.leaves
+
+
+class _Distant(Word):
+    """A word at a virtual address."""
+
+    def __init__(self, address: int) -> None:
+        self.address = address
+
+
+@dataclass(frozen=True)
+class _Patches:
+    """Patches among an image's words: which they are the first of, and how many."""
+
+    first: int
+    count: int
+
+
+class _RowGroup:
+    """Rows with addresses, which run one after the other: argument blocks, and patches for the words that follow a counter.
+
+    items: the rows, and the branches and loops that others stand in. patches: by counter and what is ahead of it; those of a loop's own counts
+    are for the rows within it.
+    """
+
+    def __init__(self, items: Sequence[BoundItem], words: Words, kernel: Callable[[Leaf], int]) -> None:
+        words.line()
+        blocks = Blocks(words, kernel)
+        self.items = items
+        self.block = {id(b): words.at(blocks.add(b)) for b in every_bound(items)}
+        self.bases: list[tuple[str, int, int]] = []
+        """Of the caller's arrays: name, address of the word that holds where a patch begins, its offset in the array."""
+        self.patches = self._patches(words, blocks.moving)
+
+    def _patches(self, words: Words, moving: Sequence[tuple[int, Moving]]) -> dict[tuple[Counter | Count, int], _Patches]:
+        """The patches, each with a target that is known: a slower counter moves the base of a quicker one."""
+        tables: dict[tuple[Counter | Count, int], list[tuple[Moving, int]]] = {}
+        chains = [(word, _chain(what)) for word, what in moving]
+        counts = Counts((m.counter, m.ahead) for _, chain in chains for m in chain)
+        found, at = {}, len(words)
+        for key, n in counts.items():
+            found[key], at = _Patches(at, n), at + PATCH_WORDS * n
+            tables[key] = []
+        for word, chain in chains:
+            target = words.at(word)
+            for what in reversed(chain):
+                key = what.counter, what.ahead
+                base = words.at(found[key].first + PATCH_WORDS * len(tables[key]) + 1)
+                tables[key].append((what, target))
+                target = base
+                if what.name:
+                    self.bases.append((what.name, target, what.offset))
+        for table in tables.values():
+            for what, target in table:
+                words.address(target)
+                (words.add if what.name or what.base is not None else words.address)(what.offset)
+                words.add(what.stride, what.ring)
+        return found
+
+    def of(self, counter: Counter | Count) -> list[tuple[int, _Patches]]:
+        """The patches that follow a counter, with what is ahead of it."""
+        return [(ahead, table) for (key, ahead), table in self.patches.items() if key == counter]
+
+
+def _chain(what: Moving) -> list[Moving]:
+    """What moves an address, the slowest first."""
+    return [*(_chain(what.base) if what.base is not None else ()), what]
+
+
+class _Assembler:
+    """Writes a plan's image."""
+
+    def __init__(self, plan: Plan, session: Session, final: frozenset[str]) -> None:
+        program = plan.program
+        batches = program.batching.micro_batches
+        self.plan, self.words = plan, Words()
+        self.kept = tuple(plan.lanes if v.name in final else batches for v in program.outputs)
+        slots = {v.name: n for v, n in zip(program.outputs, self.kept, strict=True)}
+        self.segments = Segments(plan, session, dict.fromkeys((v.name for v in program.inputs), batches) | slots)
+        names = dict.fromkeys([*(v.name for v in (*program.inputs, *program.outputs)), STREAMS])
+        self.names = {name: NAMED + i for i, name in enumerate(names)}
+        self.words.add(*[0] * (NAMED + len(names)))
+        self.counters: dict[Counter, Word] = {"micro-batch": self._word(MICRO), "update": self._word(UPDATE)}
+        self.table = Table()
+        self.loops: list[int] = []
+        self._counter: Counter = "micro-batch"            # that of the Repeat around
+        self._waves: list[tuple[list[Together], list[Task]]] = []
+        folds = folded(plan.schedule)
+        self._often = {name for name in per("micro-batch", plan.schedule) if name not in folds}
+        runs = dict.fromkeys((v.step.part, plan.bound_once(v.step.part, v.step.ahead)) for v in visits(plan.schedule))
+        self._groups = {(part, ahead): self._group(plan.parts[part].rows, part, ahead) for part, ahead in runs}
+        self._owners: dict[Owner, int] = {}
+        self._point(self.table.main)
+        self._steps(plan.schedule)
+
+    def image(self) -> Image:
+        """All of it."""
+        program, words = self.plan.program, self.words
+        tasks = tuple(self._rows(task) for task in self.table.tasks)
+        checks = tuple(self._rows(task) for task in self._checks())
+        gradients = []
+        for name, t, place in update_steps.gradients(self.plan, atomic(program.schedule)):
+            kind, where = place.region
+            state, at = (where, 0) if kind == "state" else ("", self._span(place, 0, t.nbytes).address)
+            gradients.append((Tensor(name, t.dtype, t.shape), state, at))
+        segments = self.segments.all
+        segments[0] = replace(segments[0], nbytes=8 * len(words))
+        return Image(
+            words=np.array(words.words, np.int64), relocations=np.array(words.relocations, np.int64), seeds=np.array(words.seeds, np.int64),
+            segments=tuple(segments), constants=tuple(self.segments.constants), tasks=tasks, checks=checks, owners=tuple(self._owners),
+            names=self.names, loops=tuple(self.loops), inputs=tuple(map(_tensor, program.inputs)), outputs=tuple(map(_tensor, program.outputs)),
+            kept=self.kept, states=self.segments.states, layout=self.segments.layout, scalars=self.segments.scalars, gradients=tuple(gradients),
+            workers=self.plan.workers, per_update=program.batching.per_update, iterations=program.batching.device_iterations,
+            training=program.training)
+
+    def _rows(self, task: Task) -> Rows:
+        """A table's rows among the words."""
+        self.words.line()
+        first = len(self.words)
+        for i, row in enumerate(task.rows):
+            self.words.relocations += [first + ROW_WORDS * i + at for at in ADDRESSES.get(row[0], ())]
+            self.words.add(*row)
+        owners = tuple(-1 if owner is None else self._owners.setdefault(owner, len(self._owners)) for owner in task.owners)
+        return Rows(first, len(task.rows), owners)
+
+    def _checks(self) -> Iterator[Task]:
+        """Each row of the checks, as a table that runs it alone."""
+        for part in self.plan.checks.values():
+            for row in part.rows:
+                assert isinstance(row, Row)
+                task = Table().main
+                self._add(task, self._group([row], part.arena), stage="check")
+                yield task
+
+    def _word(self, index: int) -> Word:
+        return _Distant(self.words.at(index))
+
+    def _group(self, rows: Sequence[Item], part: str = "", ahead: int = 0) -> _RowGroup:
+        """Rows with addresses; equal updates of neighbours are one, wherever their arrays lie."""
+        items = bind_items(rows, self.segments.resolve(ahead), self.segments.settled(part), list if part in self._often else gather)
+        return _RowGroup(items, self.words, self.segments.kernel)
+
+    def _point(self, task: Task) -> None:
+        """A call begins: patches of what lies in the caller's arrays begin where these do."""
+        bases: dict[str, list[tuple[int, int]]] = {}
+        for group in self._groups.values():
+            for name, at, offset in group.bases:
+                bases.setdefault(name, []).append((at, offset))
+        for name, patches in bases.items():
+            self._set(task, patches, self._word(self.names[name]), 1)
+
+    def _set(self, task: Task, values: Sequence[tuple[int, int]], counter: Word, stride: int) -> None:
+        """Words at addresses become numbers, each with `stride` times a counter added."""
+        first = len(self.words)
+        for at, value in values:
+            self.words.address(at)
+            self.words.add(value, stride, 1 << 62)
+        task.patch_at(self.words.at(first), len(values), counter)
+
+    def _follow(self, task: Task, patches: _Patches, counter: Word, ahead: int) -> None:
+        task.patch_at(self.words.at(patches.first), patches.count, counter, ahead)
+
+    # ---- the interpreter
+
+    def _steps(self, steps: Steps) -> None:
+        for together in rounds(steps):
+            if isinstance(together[0], Wave):
+                self._wave(together[0], [step for step in together[1:] if isinstance(step, Fold)])
+                continue
+            for step in together:
+                self._step(step)
+
+    def _step(self, step: Step) -> None:
+        main = self.table.main
+        if isinstance(step, Run):
+            self._add(main, self._group_of(step.part, step.ahead), step)
+        elif isinstance(step, Fold):
+            self._fold(main, step)
+        elif isinstance(step, Begin):
+            self._alone(update_steps.begin(self.plan, step.ipu))
+        elif isinstance(step, Commit):
+            self._alone(update_steps.commit(self.plan, step.ipu))
+        elif isinstance(step, Repeat):
+            self._repeat(step)
+        elif isinstance(step, Atomic):
+            self._atomic(step)
+        elif isinstance(step, Refresh):
+            self._refresh(step)
+        else:
+            raise AssertionError(f"{step} is nothing that a machine with one memory does")
+
+    def _fold(self, task: Task, fold: Fold) -> None:
+        self._alone(update_steps.loss_checks(self.plan, fold.part), fold, task=task)
+        self._add(task, self._group_of(fold.part, fold.ahead), fold)
+
+    def _alone(self, rows: Sequence[Item], step: Run | Fold | None = None, stage: Stage = "step", part: str = "", task: Task | None = None) -> None:
+        """Rows of the host's own, beside those of a step."""
+        self._add(task or self.table.main, self._group(rows, part, 0 if step is None else step.ahead), step, stage, part)
+
+    def _add(self, task: Task, group: _RowGroup, step: Run | Fold | None = None, stage: Stage = "step", part: str | None = None,
+             parallel: bool = True) -> None:
+        """Rows of a group, each over all workers where that pays."""
+        ahead, part = 0 if step is None else step.ahead, part if part is not None or step is None else step.part
+        for counter in COUNTERS:
+            for _, patches in group.of(counter):
+                self._follow(task, patches, self.counters[counter], ahead if counter == self._counter else 0)
+        self._items(task, group, group.items, Owner(stage, part or "", ahead), parallel)
+
+    def _items(self, task: Task, group: _RowGroup, items: Sequence[BoundItem], owner: Owner, parallel: bool) -> None:
+        """Rows, and what stands around them."""
+        for item in items:
+            if isinstance(item, Bound):
+                self._leaf(task, item, group.block[id(item)], self._owner(owner, item.row.node), parallel)
+            elif isinstance(item, BoundChoice):
+                word = self._at(item.item.word, owner.ahead)
+                for value, branch in zip((1, 0), item.branches, strict=True):
+                    with task.when(word, value):
+                        self._items(task, group, branch, owner, parallel)
+            else:
+                self._cycle(task, group, item, owner, parallel)
+
+    def _cycle(self, task: Task, group: _RowGroup, cycle: BoundCycle, owner: Owner, parallel: bool) -> None:
+        """A loop: its words are set, then every turn its rows' addresses follow the counts."""
+        loop = cycle.item
+        words = {count: self._at(count.word, owner.ahead) for count, _ in loop.counts}
+        self._set(task, [(self.segments.word(place, owner.ahead), n) for place, n in loop.start], self.counters["update"], 0)
+        self._items(task, group, cycle.before, owner, parallel)
+        with task.repeat(self._at(loop.limit, owner.ahead), self._at(loop.counter, owner.ahead)):
+            for count, word in words.items():
+                for ahead, patches in group.of(count):
+                    self._follow(task, patches, word, ahead)
+            self._items(task, group, cycle.body, owner, parallel)
+            for count, by in loop.counts:
+                task.advance(words[count], by)
+        done, _ = loop.counts[0]
+        for ahead, patches in group.of(done):
+            self._follow(task, patches, words[done], ahead)
+        self._items(task, group, cycle.after, owner, parallel)
+
+    def _at(self, place: Place, ahead: int) -> Word:
+        """A word of an arena."""
+        return _Distant(self.segments.word(place, ahead))
+
+    def _leaf(self, task: Task, bound: Bound, block: int, owner: Owner, parallel: bool) -> None:
+        """A row over its range, over all workers where that pays."""
+        row = bound.row
+        cost = row.cost * bound.n / max(1, row.n)
+        task.leaf(self.segments.kernel(row.leaf), block, bound.n, max(1, row.grain), cost=cost, parallel=parallel and self.plan.workers > 1,
+                  owner=owner)
+
+    def _owner(self, owner: Owner, node: Node | None) -> Owner:
+        """The same with what is said of a node."""
+        if node is None:
+            return owner
+        judged = None
+        if isinstance(node.op, Judge):
+            of, output, made = node.op.node, node.op.output, node.operands[0]
+            direction = "the backward pass of " if of.origin.role == "backward" else ""
+            judged = Judged(f"{direction}{of.origin}", f"{of.op.name} in its output {output.shown} ({output.type})",
+                            self._span(self.plan.parts[owner.part].places[made], owner.ahead, made.type.nbytes))
+        return replace(owner, operator=node.op.name, origin=str(node.origin), judged=judged)
+
+    def _span(self, place: Place, ahead: int, nbytes: int) -> Span:
+        """What lies at a place for a run."""
+        at = self.segments.resolve(ahead)(place)
+        return Span(at.offset, nbytes, at.stride, at.ring) if isinstance(at, Moving) else Span(at, nbytes)
+
+    def _group_of(self, part: str, ahead: int = 0) -> _RowGroup:
+        """The rows of a part in a run of the schedule."""
+        return self._groups[part, self.plan.bound_once(part, ahead)]
+
+    def _wave(self, wave: Wave, folds: Sequence[Fold] = ()) -> None:
+        """Side by side what may be, the longest first; shorter waves are the first tasks of longer ones. Rows of a part with one arena may be shared
+        out among workers that have no task left: there is scratch for each. What one worker does is no task: at the end of a slice every task of a
+        wave may have begun, and stages in one memory must not."""
+        found, rest = self.plan.tasks(wave, folds)
+        if len(found) == 1:
+            self._together(self.table.main, found[0])
+        else:
+            tasks = next((tasks for known, tasks in self._waves if known[:len(found)] == found), None)
+            if tasks is None:
+                tasks = [self.table.task() for _ in found]
+                self._waves.append((found, tasks))
+                for task, steps in zip(tasks, found, strict=True):
+                    self._together(task, steps)
+            self.table.main.spawn(tasks[:len(found)])
+            self.table.main.wait()
+        for fold in rest:
+            self._step(fold)
+
+    def _together(self, task: Task, steps: Together) -> None:
+        """Steps that follow one another."""
+        for step in steps:
+            if isinstance(step, Run):
+                self._add(task, self._group_of(step.part, step.ahead), step, parallel=self.plan.in_flight[step.part] == 1)
+            else:
+                self._fold(task, step)
+
+    def _repeat(self, repeat: Repeat) -> None:
+        outer, self._counter = self._counter, repeat.counts
+        main = self.table.main
+        last = repeat.steps[-1]
+
+        def counted() -> None:
+            main.advance(self.counters[repeat.counts], repeat.by)
+        with self._turns(repeat):
+            if isinstance(last, Atomic):
+                self._steps(repeat.steps[:-1])
+                self._atomic(last, counted)
+            else:
+                self._steps(repeat.steps)
+                counted()
+        self._counter = outer
+
+    @contextlib.contextmanager
+    def _turns(self, repeat: Repeat) -> Iterator[None]:
+        """The rows added within, for every turn; a call may skip the first updates."""
+        if repeat.times == 1 and repeat.counts != "update":
+            yield
+            return
+        counter = DONE if repeat.counts == "update" else self.words.add(0)
+        self.loops.append(counter)
+        with self.table.main.repeat(repeat.times, self._word(counter)):
+            yield
+
+    def _atomic(self, atomic: Atomic, counted: Callable[[], None] | None = None) -> None:
+        """What must not be written is refused first. `counted` is done with the steps: what is done counts as done."""
+        parts = [s.part for s in atomic.steps if isinstance(s, Run)]
+        self._alone(update_steps.gradient_checks(self.plan, parts), stage="gradients")
+        for part in parts:
+            if part in self.plan.checks:
+                self._alone(self.plan.checks[part].rows, stage="check", part=f"{part}.check")
+        with self.table.main.hold():
+            for step in atomic.steps:
+                if isinstance(step, Run):
+                    self._add(self.table.main, self._group_of(step.part, step.ahead), step, "update")
+                else:
+                    self._step(step)
+            if counted is not None:
+                counted()
+
+    def _refresh(self, refresh: Refresh) -> None:
+        """Once they have run the steps are not due any more."""
+        due = self._word(DUE)
+        with self.table.main.when(due):
+            self._steps(refresh.steps)
+            self.table.main.advance(due, -1)
+
+
+def _tensor(value: Value) -> Tensor:
+    return Tensor(value.name, value.type.dtype, value.type.shape)
