@@ -103,8 +103,8 @@ class Image:
     tasks: the tables of a call, the main one first. checks: rows of what refuses an update, each as a table of its own.
     names: the words that a call sets, by the caller's array. loops: words that a call that ended early has left half counted.
     kept: of each output, the micro-batches of a call that there is room for.
-    states: what the session must have. layout: of each, in this order, which buffer it lies in, and at which byte; rows over neighbours
-        were made one on the strength of it.
+    states: what the session must have, as they follow each other there. layout: of each which buffer it lies in, and at which byte; rows
+        over neighbours were made one on the strength of it.
     scalars: the optimizer's variable hyper-parameters in their order in memory: state -> what the optimizer calls it.
     gradients: those that an update reads: called as the weight, the state that each is or "", and where it lies.
     """

@@ -40,7 +40,7 @@ class Segments:
         self.scalars = {s.name: s.role for s in program.states.values() if s.kind == "scalar"}
         self._updates = program.batching.device_iterations
         self._hyper = self._add("hyper", 8 * self._updates * max(1, len(self.scalars)))
-        self.states = declared(program.states.values())
+        self.states = tuple(sorted(declared(program.states.values()), key=lambda s: session.place(s.name)))
         self.layout = layout(session, (s.name for s in self.states))
         buffers = [self._add("state") for _ in {buffer for buffer, _ in self.layout}]
         self._states = {s.name: buffers[buffer] + offset for s, (buffer, offset) in zip(self.states, self.layout, strict=True)}
