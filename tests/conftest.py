@@ -32,6 +32,13 @@ def _lowered_graphs_are_verified() -> None:
     passes.VERIFIED = True
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _images_are_made_anew() -> None:
+    """So that every test lowers what it compiles, with what it has changed of that; tests of what is kept ask for it."""
+    from tileflow.executable import store
+    store.enabled = False
+
+
 @pytest.fixture(autouse=True)
 def _draws_of_its_own(request: pytest.FixtureRequest) -> None:
     """A file's generators and layers' weights begin anew for every test, by its name: what a test draws depends neither on those before it nor on

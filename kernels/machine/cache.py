@@ -28,6 +28,7 @@ from pathlib import Path
 from . import trust
 
 MAGIC = b"tileflow kernel 3\n"
+SUFFIX = ".nbc"
 DIGEST = hashlib.sha256
 MODE, FILE_MODE = 0o755, 0o644
 """Of folders and files that we make, whatever the umask: others read them, nobody else writes there."""
@@ -117,7 +118,7 @@ def writable() -> bool:
 
 def damaged() -> list[Path]:
     """The files of this version whose content is not what was written; they are compiled anew when they are needed next."""
-    return [path for path in sorted(folder().glob("*.nbc")) if path.is_file() and not path.is_symlink() and _payload(path) is None]
+    return [path for path in sorted(folder().glob(f"*{SUFFIX}")) if path.is_file() and not path.is_symlink() and _payload(path) is None]
 
 
 def _digest(path: Path, payload: bytes) -> bytes:
@@ -143,7 +144,7 @@ def _no_link(path: str, flags: int) -> int:
 
 
 def _path(name: str) -> Path:
-    return folder() / f"{name}.nbc"
+    return folder() / f"{name}{SUFFIX}"
 
 
 def read(name: str) -> bytes | None:
@@ -159,7 +160,7 @@ def read(name: str) -> bytes | None:
     return payload
 
 
-def write(name: str, payload: bytes) -> None:
+def write(name: str, payload: bytes, mode: int = FILE_MODE) -> None:
     """Keep a payload under a name, whole or not at all: a full or read-only disk costs the next start some seconds, never this run."""
     path = _path(name)
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(6)}.tmp")
@@ -168,7 +169,7 @@ def write(name: str, payload: bytes) -> None:
         with open(temporary, "xb", opener=_no_link) as file:
             file.write(MAGIC + _digest(path, payload) + payload)
             if hasattr(os, "fchmod"):
-                os.fchmod(file.fileno(), FILE_MODE)
+                os.fchmod(file.fileno(), mode)
         os.replace(temporary, path)
     except BaseException as error:
         with contextlib.suppress(OSError):

@@ -97,7 +97,7 @@ def test_memory_is_counted_as_it_is_taken():
                 assert array.nbytes >= plan.lowered[name].arena_bytes
                 taken.setdefault(memory, set()).add((array.ctypes.data, array.nbytes))
         assert all(len({at for at, nbytes in found if nbytes}) <= 1 for found in taken.values())
-        needs = budget.needs(plan, run.session)
+        needs = budget.fixed(plan)
         assert needs["activations and gradients"] + needs["weights laid out for the kernels"] == (
             sum(max(nbytes for _, nbytes in found) for found in taken.values()) + sum(a.nbytes for a in stashes(run)))
 

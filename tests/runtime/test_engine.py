@@ -91,7 +91,7 @@ def test_fusion_and_merging_give_the_same_bits(monkeypatch: pytest.MonkeyPatch):
 def test_one_micro_batch_at_a_time_gives_the_same_bits(monkeypatch: pytest.MonkeyPatch):
     """A model too large for lanes side by side runs each micro-batch over all workers."""
     wanted = run(3, 4, threads=2)
-    monkeypatch.setattr("tileflow.lower.plan.LANE_MEMORY_SHARE", 0.0)
+    monkeypatch.setattr("tileflow.memory.budget.LANE_MEMORY_SHARE", 0.0)
     assert run(3, 4, threads=2) == wanted
 
 

@@ -114,7 +114,7 @@ def test_needs_are_what_the_engine_takes():
     found = {}
     require = budget.require
     try:
-        budget.require = lambda plan, session, final=frozenset(): found.update(budget.needs(plan, session, final))
+        budget.require = lambda needs, training, iterations: found.update(needs)
         returned = model.run_call(x, y)
     finally:
         budget.require = require
@@ -126,7 +126,9 @@ def test_needs_are_what_the_engine_takes():
     states = [net.session[name] for name in net.session.names()]
     assert 0 <= found["weights and optimizer states"] - sum(a.nbytes for a in states) < 64 * sum(a.itemsize for a in states)      # padding
     assert found["outputs of a call"] == sum(a.nbytes for a in returned)
-    assert budget.needs(model.plan, net.session)["weights and optimizer states"] == 0
+    image = model.engine.image
+    assert image.needs == {name: n for name, n in found.items() if name != "weights and optimizer states"}
+    assert budget.needs(image.needs, image.states, net.session)["weights and optimizer states"] == 0
 
 
 def test_weights_are_drawn_where_there_is_room(room: Any):

@@ -14,7 +14,7 @@ from ..state import Session
 from ..system.errors import TrainingError
 from .failure import anomaly, bad_gradient, failed_leaf, lost, overflow
 from .image import DONE, DUE, MICRO, STREAMS, UPDATE, Image, Owner, Rows, Span
-from .memory import Memory, layout
+from .memory import Memory, lies_in
 from .ports import Ports
 
 SLICE_NS = 20_000_000
@@ -36,7 +36,7 @@ class Engine:
             seed: that of random streams.
             watched: the Image is of a program that detects anomalies.
         """
-        assert layout(session, (s.name for s in image.states)) == image.layout, "the states lie as they did when rows were merged"
+        assert lies_in(image, session), "the states lie as they did when rows were merged"
         self.image, self.session, self.kernels, self.seed = image, session, kernels, seed
         self._watched = watched
         self.outputs = image.outputs

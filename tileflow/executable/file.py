@@ -23,6 +23,8 @@ MAGIC = b"tileflow image 1\n"
 DIGEST = hashlib.sha256
 NUMBERS = ("words", "relocations", "seeds")
 """Fields that are arrays of int64, in the order in which they follow the header."""
+SCALARS = ("workers", "several", "lane_bytes", "needs", "per_update", "iterations", "training")
+"""Fields that are in the header as they are."""
 
 
 def write(image: Image) -> bytes:
@@ -65,7 +67,7 @@ def _image(content: memoryview) -> Image:
         names=f["names"], loops=tuple(f["loops"]), inputs=_tensors(f["inputs"]), outputs=_tensors(f["outputs"]), kept=tuple(f["kept"]),
         states=tuple(Declaration(**{**s, "shape": tuple(s["shape"])}) for s in f["states"]), layout=tuple((b, at) for b, at in f["layout"]),
         scalars=f["scalars"], gradients=tuple((_tensors([t])[0], state, at) for t, state, at in f["gradients"]),
-        **{name: f[name] for name in ("workers", "per_update", "iterations", "training")})
+        **{name: f[name] for name in SCALARS})
     _check(image)
     return image
 

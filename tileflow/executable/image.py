@@ -106,6 +106,8 @@ class Image:
     states: what the session must have, as they follow each other there. layout: of each which buffer it lies in, and at which byte; rows
         over neighbours were made one on the strength of it.
     scalars: the optimizer's variable hyper-parameters in their order in memory: state -> what the optimizer calls it.
+    lane_bytes: those that lanes have of their own, or would have if there were several (`several`); 0: it was no question.
+    needs: bytes that it takes, by what they are for, but for the states.
     gradients: those that an update reads: called as the weight, the state that each is or "", and where it lies.
     """
 
@@ -127,6 +129,9 @@ class Image:
     scalars: dict[str, str]
     gradients: tuple[tuple[Tensor, str, int], ...]
     workers: int
+    several: bool
+    lane_bytes: int
+    needs: dict[str, int]
     per_update: int
     iterations: int
     training: bool

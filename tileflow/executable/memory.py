@@ -20,6 +20,11 @@ def layout(session: Session, states: Iterable[str]) -> tuple[tuple[int, int], ..
     return tuple(found)
 
 
+def lies_in(image: Image, session: Session) -> bool:
+    """Whether a session's states lie as the Image has them."""
+    return layout(session, (s.name for s in image.states)) == image.layout
+
+
 class Memory:
     """What an Engine has of its own (arenas, stashes, statistics that wait, hyper-parameters, words), and where the rest is.
 

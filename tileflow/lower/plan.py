@@ -2,15 +2,14 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..graph import Graph, Value
 from ..graph.collector import without_collector
 from ..kernels.isa import cpu
-from ..kernels.machine import limits
 from ..kernels.machine.leaf import Leaf
+from ..memory import budget
 from ..memory.alignment import room
 from ..program.program import Program
 from ..program.schedule import (
@@ -34,9 +33,6 @@ from .row import Lowered, Place
 from .rows import lower
 from .tasks import Task, beside, tasks, turns
 
-LANE_MEMORY_SHARE = 0.25
-"""Lanes side by side may take this share of the memory that can be had; a larger model runs one micro-batch over all workers."""
-
 
 @dataclass
 class Plan:
@@ -54,6 +50,8 @@ class Plan:
     workers: int
     stashes: dict[Value, int] = field(default_factory=dict)
     """Values that a stage hands to others, with the number of micro-batches that there is room for."""
+    lane_bytes: int = 0
+    """What lanes take or would take of their own, by which it was decided whether there are several; 0: nothing was decided."""
     seconds: dict[str, float] = field(default_factory=dict)
     """By pass of the lowering, the time it took."""
 
@@ -158,8 +156,9 @@ def _choose(program: Program, forms: Forms, workers: int, setting: PassSetting) 
         plan = _lower(program, forms, lanes, workers, setting)
         stashed = sum(n * room(v.type) for v, n in plan.stashes.items())
         lanes_own = {memory for name, n in plan.in_flight.items() if n > 1 for memory in plan.memories[name]}
-        if stashed + sum(plan.memory[memory] for memory in lanes_own) <= LANE_MEMORY_SHARE * _memory():
-            return plan
+        nbytes = stashed + sum(plan.memory[memory] for memory in lanes_own)
+        chosen = plan if budget.lanes_fit(nbytes) else _lower(program, forms, 1, workers, setting)
+        return replace(chosen, lane_bytes=nbytes)
     return _lower(program, forms, 1, workers, setting)
 
 
@@ -231,9 +230,4 @@ def _lower(program: Program, forms: Forms, lanes: int, workers: int, setting: Pa
         if name in forms[1]:
             checks[name] = lowered(forms[1][name], f"{name}.check", [], writes=True)
         parts[name] = lowered(graph, name, program.kept(name), workers if flying[name] == 1 else 1, name in guarded)
-    return Plan(program, steps, parts, checks, lanes, workers, stashes, setting.seconds)
-
-
-def _memory() -> float:
-    room = limits.memory()
-    return math.inf if room is None else room.nbytes
+    return Plan(program, steps, parts, checks, lanes, workers, stashes, seconds=setting.seconds)

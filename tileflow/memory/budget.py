@@ -12,6 +12,16 @@ RESERVE = 128 << 20
 """Bytes that stay free for what is not counted: machine code, the compiler."""
 
 
+LANE_MEMORY_SHARE = 0.25
+"""Lanes side by side may take this share of the memory that can be had; a larger model runs one micro-batch over all workers."""
+
+
+def lanes_fit(nbytes: int) -> bool:
+    """Whether lanes may take so many bytes of their own."""
+    room = limits.memory()
+    return room is None or nbytes <= LANE_MEMORY_SHARE * room.nbytes
+
+
 def available() -> int | None:
     """Bytes that can still be taken; None where the system does not say."""
     room = limits.memory()

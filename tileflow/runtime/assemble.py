@@ -37,7 +37,7 @@ from ..program.schedule import (
     visits,
 )
 from ..state import Session
-from . import update_steps
+from . import budget, update_steps
 from .binding import Blocks, Bound, BoundChoice, BoundCycle, BoundItem, Moving, Words, bind_items, every_bound
 from .grouped_rows import gather
 from .segments import Segments
@@ -130,7 +130,7 @@ class _Assembler:
     def __init__(self, plan: Plan, session: Session, final: frozenset[str]) -> None:
         program = plan.program
         batches = program.batching.micro_batches
-        self.plan, self.words = plan, Words()
+        self.plan, self.final, self.words = plan, final, Words()
         self.kept = tuple(plan.lanes if v.name in final else batches for v in program.outputs)
         slots = {v.name: n for v, n in zip(program.outputs, self.kept, strict=True)}
         self.segments = Segments(plan, session, dict.fromkeys((v.name for v in program.inputs), batches) | slots)
@@ -167,7 +167,8 @@ class _Assembler:
             segments=tuple(segments), constants=tuple(self.segments.constants), tasks=tasks, checks=checks, owners=tuple(self._owners),
             names=self.names, loops=tuple(self.loops), inputs=tuple(map(_tensor, program.inputs)), outputs=tuple(map(_tensor, program.outputs)),
             kept=self.kept, states=self.segments.states, layout=self.segments.layout, scalars=self.segments.scalars, gradients=tuple(gradients),
-            workers=self.plan.workers, per_update=program.batching.per_update, iterations=program.batching.device_iterations,
+            workers=self.plan.workers, several=self.plan.lanes > 1, lane_bytes=self.plan.lane_bytes,
+            needs=budget.fixed(self.plan, self.final), per_update=program.batching.per_update, iterations=program.batching.device_iterations,
             training=program.training)
 
     def _rows(self, task: Task) -> Rows:

@@ -1,15 +1,17 @@
 """What a program needs in memory, counted before any of it is taken and before its kernels are compiled."""
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from ..lower.plan import Plan
 from ..memory import budget
 from ..memory.alignment import room
 from ..program.schedule import atomic, per
-from ..state import Session
+from ..state import Declaration, Session
 
 
-def needs(plan: Plan, session: Session, final: frozenset[str] = frozenset()) -> dict[str, int]:
-    """Bytes by what they are for, without the inputs, which are there, and without states that the session has.
+def fixed(plan: Plan, final: frozenset[str] = frozenset()) -> dict[str, int]:
+    """Bytes by what they are for, without the inputs, which are there, and without states.
 
     Args:
         final: outputs of which only the last micro-batch is kept.
@@ -21,7 +23,6 @@ def needs(plan: Plan, session: Session, final: frozenset[str] = frozenset()) -> 
     return {
         "activations and gradients": sum(plan.memory.values()) - packed
                                     + sum(n * room(v.type) for v, n in plan.stashes.items()),
-        "weights and optimizer states": sum(room(s.input.type) for s in program.states.values() if s.name not in session and s.kind != "scalar"),
         "running statistics": sum(room(s.input.type) for s in program.statistics()),
         "weights laid out for the kernels": packed,
         "constants": sum(a.nbytes for graph in program.graphs for a in graph.constants.values()),
@@ -29,11 +30,15 @@ def needs(plan: Plan, session: Session, final: frozenset[str] = frozenset()) -> 
     }
 
 
-def require(plan: Plan, session: Session, final: frozenset[str] = frozenset()) -> None:
-    """OutOfMemoryError where a program of `plan` on `session` would not fit."""
-    training = plan.program.training
+def needs(fixed: Mapping[str, int], states: Iterable[Declaration], session: Session) -> dict[str, int]:
+    """The same with the states that the session does not have yet."""
+    return {**fixed, "weights and optimizer states": sum(s.room for s in states if s.name not in session)}
+
+
+def require(needs: Mapping[str, int], training: bool, iterations: int) -> None:
+    """OutOfMemoryError where a program that needs so much, and has so many iterations in a call, would not fit."""
     levers = "micro_batch_size (gradient_accumulation makes up for it)" if training else "micro_batch_size"
-    if plan.program.batching.device_iterations > 1:
+    if iterations > 1:
         levers += " or device_iterations"
-    budget.require_parts(needs(plan, session, final), "The training program" if training else "The program",
+    budget.require_parts(needs, "The training program" if training else "The program",
                          f"lower {levers}, or give the model smaller inputs")

@@ -8,18 +8,23 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from ..executable import store
 from ..executable.engine import Engine
+from ..executable.kernels import addresses
+from ..executable.memory import lies_in
 from ..graph import TensorType
 from ..graph.collector import seldom
 from ..kernels.machine import pool
 from ..kernels.machine.warm import compile_all
 from ..lower.plan import Plan, make_plan
+from ..memory.budget import lanes_fit
 from ..options.options import Options
 from ..program.program import Program
 from ..state import Session, declared
 from ..system.environment import check_environment
 from . import budget
 from .assemble import image_of
+from .image_key import image_key
 
 MOST_PROGRAMS = 8
 """Programs that a model keeps, one for each set of input types; the least recently used goes first."""
@@ -48,12 +53,14 @@ class Host:
 
 
 def make_engine(program: Program, session: Session, initial: Mapping[str, np.ndarray] | None = None, host: Host | None = None, *,
-                final: frozenset[str] = frozenset(), progress: Progress | None = None) -> Engine:
-    """An engine that can run: planned, with room for everything, its states in the session, its kernels compiled.
+                final: frozenset[str] = frozenset(), progress: Progress | None = None, kept: bool = True) -> Engine:
+    """An engine that can run: planned, with room for everything, its states in the session, its kernels compiled; or from an Image that an earlier
+    start has kept, whose kernels are in the cache.
 
     Args:
         initial: arrays of the states that the session does not have yet; states without one begin as zero.
         final: outputs of which a call keeps the last micro-batch only.
+        kept: Images are looked for and kept: not for programs of one time, or such as detect anomalies.
 
     Raises:
         OutOfMemoryError: it does not fit, which is known before kernels are compiled.
@@ -61,12 +68,26 @@ def make_engine(program: Program, session: Session, initial: Mapping[str, np.nda
     """
     check_environment()
     host = host or Host()
+    workers = pool.start_threads(host.threads)
+    kept = kept and store.enabled and not host.detect_anomaly
+    key = image_key(program, workers, host.matmul_precision, final) if kept else None
+    states = declared(program.states.values())
+    image = None if key is None else store.load(key)
+    if image is not None and (image.lane_bytes == 0 or lanes_fit(image.lane_bytes) == image.several):
+        budget.require(budget.needs(image.needs, states, session), image.training, image.iterations)
+        session.declare(states, initial)
+        found = addresses(image.kernels) if lies_in(image, session) else None
+        if found is not None:
+            return Engine(image, session, found, host.seed)
     plan = plan_of(program, host)
-    budget.require(plan, session, final)
-    session.declare(declared(program.states.values()), initial)
+    batching = program.batching
+    budget.require(budget.needs(budget.fixed(plan, final), states, session), program.training, batching.device_iterations)
+    session.declare(states, initial)
     image, leaves = image_of(plan, session, final)
     with seldom():
         compile_all(list(leaves.values()), progress)
+    if key is not None:
+        store.save(key, image)
     return Engine(image, session, [leaves[name].address for name in image.kernels], host.seed, host.detect_anomaly)
 
 
