@@ -1,4 +1,4 @@
-"""Leaves that other leaves call by an address in their argument block: what is done to a product's finished elements, above all.
+"""Leaves that other leaves call by an address in their argument block: what is done to finished elements, above all.
 
     call = caller("follow", "rest, i, j")
 
@@ -9,8 +9,8 @@
     follow = Leaf(function, "i8, i8, i8")                       # of the words rest, i and j
     Call(leaf, [a, b, c, m, n, Address(follow, parse("f4[:]")), addend], ...)
 
-So the caller's machine code is one, whatever follows. The words lie on the caller's stack, where the called leaf finds them as it finds any
-argument block; what it alone reads lies behind the caller's own arguments, at `rest`.
+So the caller's machine code is one, whatever follows. The words lie on the caller's stack, where the called leaf finds
+them as it finds any argument block; what it alone reads lies behind the caller's own arguments, at `rest`.
 """
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ from ..isa import cpu
 from ..isa.vector import WORD, Emitter, as_intrinsic, word
 
 CALLED = ", i8, rest"
-"""What the signature of a leaf ends with that calls one other: that one's address, and where its own arguments begin."""
+"""What the signature of a leaf that calls another ends with: that one's address, and where its arguments begin."""
 
 
 @functools.cache
 def caller(name: str, words: str) -> Any:
-    """The Numba-callable `name(leaf, *words)`, all intp: runs the leaf at that address, whose parameters are those words; nothing where it is 0."""
+    """The Numba-callable `name(leaf, *words)`, all intp: runs the leaf at that address, whose parameters are those
+    words; nothing where it is 0."""
     return as_intrinsic(f"call_{name}", f"leaf, {words}", cpu.current(), _call)
 
 

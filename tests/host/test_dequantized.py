@@ -200,8 +200,8 @@ def test_layers_that_differ_in_their_scales_are_the_same_kernels(between: bool, 
 
 def test_layers_that_round_in_other_ways_are_other_kernels() -> None:
     """One step from the above: a Relu among layers without one."""
-    programs = (inference(imported(chain(3, between, "tensor")).graph, Batching(4)).program for between in (False, True))
-    plain, limited = ({*make_plan(program, 1).leaves()} for program in programs)
+    models = (imported(chain(3, between, "tensor")) for between in (False, True))
+    plain, limited = ({*make_plan(inference(model.graph, Batching(4)).program, 1).leaves()} for model in models)
     names = [[leaf.name for leaf in others] for others in (plain - limited, limited - plain)]
     assert names == [["integer_epilogue"] * 2] * 2
 

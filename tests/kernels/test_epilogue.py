@@ -9,8 +9,11 @@ from typing import Any
 import numpy as np
 import paths
 import pytest
-from evaluate import call_leaf
+from evaluate import call_leaf, run_kernel
 
+from tileflow.graph import TensorType
+from tileflow.host.form import Pooled, pooling
+from tileflow.host.hosted import hosted
 from tileflow.kernels.elementwise.epilogue import Along, Epilogue, arguments, finisher
 from tileflow.kernels.elementwise.expr import Expr, Var, cast, erf, maximum, where
 from tileflow.kernels.elementwise.loops import elementwise_call
@@ -18,6 +21,9 @@ from tileflow.kernels.isa import cpu
 from tileflow.kernels.machine.call import Address, Call, In, Out
 from tileflow.kernels.machine.called import CALLED
 from tileflow.kernels.machine.leaf import Leaf
+from tileflow.ops.conv import Conv
+from tileflow.ops.integer import ByteProduct
+from tileflow.ops.pool import MaxPool
 
 ROWS, COLS = 3, 5
 """The blocks of the toy product."""
@@ -162,3 +168,28 @@ def test_an_epilogue_reads_the_product_and_every_operand():
     for exprs, operands in (((y,), 1), ((x,), 1), ((cast(x, "float64"),), 0)):
         with pytest.raises(AssertionError):
             Epilogue(exprs, (Along(In(0, (1,)), "scalar"),) * operands, 1)
+
+
+@pytest.mark.parametrize("path", paths.PATHS)
+def test_sums_of_bytes_become_numbers(path: str):
+    rng = np.random.default_rng(1)
+    a, b = rng.integers(0, 256, (7, 9)).astype("u1"), rng.integers(-128, 128, (9, 33)).astype("i1")
+    scale = rng.random(33).astype("f4")
+    made = cast(Var(0, "int32"), "float32") * Var(1, "float32")
+    along = [(TensorType("float32", (33,)), "channel")]
+    op = hosted(ByteProduct()).then((made,), 2, [TensorType("float32", (7, 33))], along)
+    with cpu.forced(path):
+        got, = run_kernel(op, a, b, scale)
+    np.testing.assert_array_equal(got, (a.astype("i4") @ b.astype("i4")).astype("f4") * scale)
+
+
+@pytest.mark.parametrize("path", paths.PATHS)
+def test_planes_are_pooled_where_they_are_made(path: str):
+    x = np.random.default_rng(2).standard_normal((2, 3, 9, 8)).astype("f4")
+    w = np.random.default_rng(3).standard_normal((5, 3, 2, 2)).astype("f4")
+    conv, pool, shape = Conv(), MaxPool(kernel_shape=(2, 2), strides=(2, 2)), TensorType("float32", (2, 5, 8, 7))
+    how = pooling(pool, [shape], pool.infer(shape)[:1])
+    assert how is not None
+    with cpu.forced(path):
+        whole, (got, *_) = run_kernel(conv, x, w)[0], run_kernel(hosted(conv).also(pooled=Pooled(pool, how)), x, w)
+    np.testing.assert_array_equal(got, whole[..., :6].reshape(2, 5, 4, 2, 3, 2).max((3, 5)))

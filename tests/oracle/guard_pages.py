@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from emulator.layout import PAGE, SIDES, Layout, rows, run_against
 
-from tileflow.kernels.machine.leaf import Leaf, invoke_leaf
+from tileflow.kernels.machine.leaf import Address, Leaf, invoke_leaf
 
 READ, WRITE = 1, 2
 
@@ -67,7 +67,8 @@ RAN: set[str] = set()
 def run(leaf: Leaf, *args: Any, n: int | None = None, lo: int = 0, worker: int = 0) -> int:
     """As `Leaf.__call__`, once with no memory before the arrays and once with none after them."""
     stop = rows(leaf, args, n)
-    RAN.add(f"{leaf.twin.__module__}.{leaf.name}")
+    called = (arg.leaf for arg in args if isinstance(arg, Address) and arg.leaf is not None)
+    RAN.update(f"{one.twin.__module__}.{one.name}" for one in (leaf, *called))
 
     def call(layout: Layout, what: str) -> int:
         os.pwrite(journal(), what.encode().ljust(4096), 0)

@@ -320,8 +320,9 @@ def _forward(dtype: str, path: cpu.Cpu, rows: int, vectors: int) -> Leaf:
                 multiply(count - r, ow, taps, address_of(offsets), address_of(weights) + channel * taps * size,
                          address_of(bias) + channel * size, s.biased, address_of(frame) + r * sy * row, sy * row,
                          address_of(y) + (to + r * ow) * size, ow * size)
-            waiting += 1
-            if waiting * count * ow >= TOGETHER or bands > 1 or channel == s.channels - 1 or unit == hi - 1:
+            waiting += epilogue != 0
+            last = bands > 1 or channel == s.channels - 1 or unit == hi - 1
+            if waiting > 0 and (last or waiting * count * ow >= TOGETHER):
                 finish(epilogue, rest, waiting, count * ow, address_of(y), to - (waiting - 1) * oh * ow, oh * ow,
                        channel - waiting + 1)
                 waiting = 0
