@@ -30,10 +30,15 @@ def through_a_file(program: Program, folder: Path) -> Program:
     return read
 
 
+def has_own_operators(program: Program) -> bool:
+    """It has operators that a test declares, which no registry knows and no file holds."""
+    return any(not type(node.op).__module__.startswith("tileflow.") for graph in program.graphs for node in graph.walk())
+
+
 def compiled(program: Program, steps: Any, stop_after: str | None = None) -> compiler.Compilation:
     """What the steps make, as a file has it."""
     compilation = run_steps(program, steps, stop_after)
-    if stop_after is None:
+    if stop_after is None and not has_own_operators(compilation.program):
         compilation.program = through_a_file(compilation.program, FOLDER)
     return compilation
 
