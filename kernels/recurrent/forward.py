@@ -39,8 +39,8 @@ def _leaf(dtype: str, forms: tuple[RowPass, ...], path: cpu.Cpu) -> Leaf:
     first, last, two = functions[0], functions[-1], len(forms) > 1
     gap = SKEW // size
 
-    def recurrent(x, panels, b, lengths, h0, c0, p, y, yh, yc, record, scratch, s, lo, hi,  # type: ignore[no-untyped-def]
-                  rest):
+    def recurrent(x, panels, b, lengths, h0, c0, p, y, yh, yc, record, scratch,  # type: ignore[no-untyped-def]
+                  s, lo, hi, rest):
         n, batch, gates = s.n, s.batch, s.gates
         count = (n + s.width - 1) // s.width
         across, apart, row = count * s.width, n * s.width * size, (n + gap) * size

@@ -71,8 +71,8 @@ def row_functions(forms: Sequence[RowPass], arrays: Sequence[str], wide: str, dt
     """A Numba-callable `f(n, step, rest, <address of the row of each of the arrays>)` for each of a leaf's passes, of
     which these are the forms: it runs the pass over vectors of n elements.
 
-    The k-th vector of a row begins k * n elements after its address; in the array `wide` it is k * step bytes. rest: the
-    word of that name of the leaf, whose signature ends with `tail`.
+    The k-th vector of a row begins k * n elements after its address; in the array `wide` it is k * step bytes. rest:
+    the word of that name of the leaf, whose signature ends with `tail`.
     """
     before = itertools.accumulate((len(letters(*f.exprs)) for f in forms), initial=0)
     return [_row_function(form, at, tuple(arrays), wide, dtype, path) for form, at in zip(forms, before, strict=False)]

@@ -37,7 +37,7 @@ from tileflow.program.program import Batching
 from tileflow.runtime.executable import make_engine
 from tileflow.state.session import Session
 
-DTYPES = ["float16", "bfloat16", "float32", "float64", *(f"{u}int{bits}" for u in ("", "u") for bits in (8, 16, 32, 64))]
+DTYPES = ["float16", "bfloat16", "float32", "float64", *(f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32, 64))]
 x, n, b = Var(0, "float32"), Var(0, "int32"), Var(0, "uint8")
 
 
@@ -131,8 +131,8 @@ def expressions(dtype: str) -> list[Expr]:
     v = Var(0, dtype)
     most = 6e4 if "float" in dtype else int(np.iinfo(dtype).max)
     numbers: list[Any] = [0.1, -3.7, 1e-7, most, 4.0, 0.25] if "float" in dtype else [3, 100, most, most - 2]
-    found = [e for k in numbers for e in (v + k, k - v, v * k, v / k, k / v, maximum(v, k), minimum(v, k), maximum(k, v),
-                                          where(v < k, v, k), where(v >= k, k, v))]
+    found = [e for k in numbers for e in (v + k, k - v, v * k, v / k, k / v, maximum(v, k), minimum(v, k),
+                                          maximum(k, v), where(v < k, v, k), where(v >= k, k, v))]
     if "float" in dtype:
         found += [minimum(maximum(v * 0.37 + 1.7, -0.7), 5.5), sqrt(v * v + 1e-5) / 3 - 0.3, exp(v * 1.3) * 0.7]
         found += [pow_(0.9, v), v / 2]

@@ -157,8 +157,8 @@ class RecurrenceGrad(Recurrent):
             passes = cell.backward(y.dtype, inputs[P] is not None, inputs[GY] is not None)
             scratch = Scratch("rows", (backward_scratch_elements(rows, s.hidden, width, dtype),), dtype)
             cost = self.cost(s, count, sum(p.flops for p in passes), cpu) * y.itemsize / 4
-            args = (*given[GY:R], packed, lengths, *given[H0:RECORD + 1], *results, scratch, replace(numbers, first=first),
-                    *(c for p in passes for c in p.coefficients))
+            args = (*given[GY:R], packed, lengths, *given[H0:RECORD + 1], *results, scratch,
+                    replace(numbers, first=first), *(c for p in passes for c in p.coefficients))
             found.append(Call(backward_leaf(dtype, passes), args, count * numbers.blocks, cost=cost))
         return found
 
