@@ -61,7 +61,8 @@ def linked(entries: Sequence[Entry]) -> binding.ModuleRef:
 def _lowered(entry: Entry) -> tuple[binding.ModuleRef, binding.ModuleRef]:
     """LLVM's code of the function that C calls, and of what it calls: in this order, for what nobody calls is not linked."""
     flags = compiler.Flags()
-    cpu_target.options.parse_as_flags(flags, dict(entry.options, nopython=True))
+    # The last of these is what inner functions have: by other flags Numba would compile them once more for those of an entry.
+    cpu_target.options.parse_as_flags(flags, dict(entry.options, nopython=True, no_cpython_wrapper=True))
     context, signature = codegen.context(), entry.signature
     result = compiler.compile_extra(cpu_target.typing_context, context, entry.function, signature.args, signature.return_type, flags, {},
                                     pipeline_class=inner.Outermost)

@@ -270,7 +270,7 @@ def walk(pool: int, board: int, me: int) -> int:
             store(board + STEPS, 0 if look else steps)
         elif kind == PATCH:
             patch(a, b, load(c) + load(row + 32))
-        elif kind in (REPEAT, AGAIN):                            # counter, n, address of n or 0, the other end
+        elif kind == REPEAT or kind == AGAIN:  # noqa: SIM109    (counter, n, address of n or 0, the other end)
             if kind == AGAIN:
                 store(a, load(a) + 1)
                 look = True

@@ -36,6 +36,7 @@ from samples import cases, drawn
 from test_random_graphs import recipe
 
 from tileflow import compiler, optim
+from tileflow.executable import memory, ports
 from tileflow.graph import OPS, Builder, Graph, TensorType, type_of
 from tileflow.kernels.elementwise.expr import Expr
 from tileflow.loss import find
@@ -46,7 +47,7 @@ from tileflow.program.expressions import from_data
 from tileflow.program.fields import read
 from tileflow.program.program import Batching, Program
 from tileflow.program.writing import bytes_of, digest_of, structure_of, text_of
-from tileflow.runtime import arenas, ports
+from tileflow.runtime import segments
 from tileflow.runtime.executable import Host, make_engine
 from tileflow.state import Session, session
 from tileflow.system.errors import TileflowError
@@ -287,7 +288,7 @@ def use(path: Path) -> tuple[str, str]:
     values += [v.type for part in program.graphs for g in part.levels() for node in g.nodes for v in node.outputs]
     if sum(t.nbytes for t in values) * program.batching.micro_batches > LARGEST_RUN:
         return "large", ""
-    for module in (arenas, ports, session):
+    for module in (memory, segments, ports, session):
         module.aligned = guarded                                               # type: ignore[attr-defined]
     ports.HELD = 2 * LARGEST_RUN
     rng = np.random.default_rng(0)
