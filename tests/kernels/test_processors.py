@@ -11,7 +11,7 @@ import emulator
 import leaf_bits
 import pytest
 from paths import FASTEST, exhaustive
-from test_paths import CHECKS, passed, pytest_in_a_process, selection
+from test_paths import passed, pytest_in_a_process
 
 from tileflow.kernels.isa import cpu, features
 
@@ -21,11 +21,11 @@ SUMS = "Reduce or Pool or Norm or Loss or Softmax or ConvWeightGrad or CumSum or
 """Operators that sum floats."""
 
 
-def computed(path: str, processor: str, checks: str, only: str, folder: Path) -> leaf_bits.Calls:
-    """What the leaves compute, in a process that compiles for that processor (empty: the path's own)."""
+def computed(path: str, processor: str, folder: Path) -> leaf_bits.Calls:
+    """What leaves that sum compute, in a process that compiles for that processor (empty: the path's own)."""
     found = folder / (processor or "own")
     variables = {"TILEFLOW_PATHS": path, "TILEFLOW_LEAF_BITS": str(found), "OPENBLAS_CORETYPE": "Nehalem"}
-    passed(pytest_in_a_process("leaf_bits", [checks], only, **variables, **emulator.environment(path, processor)))
+    passed(pytest_in_a_process("leaf_bits", [LONG], f"{path} and ({SUMS})", **variables, **emulator.environment(path, processor)))
     return leaf_bits.read(found)
 
 
@@ -33,20 +33,14 @@ def computed(path: str, processor: str, checks: str, only: str, folder: Path) ->
 @exhaustive
 @pytest.mark.parametrize("path", cpu.available())
 def test_the_processor_changes_no_bit(path: str, tmp_path: Path) -> None:
-    """Three processors of the fastest path, on all leaves and on long sums; of the others, long sums, and a fourth one:
-    this machine's, whose features are more than theirs."""
-    runs, processors = [(LONG, f"{path} and ({SUMS})")], [*emulator.OTHERS[path]]
-    if path == FASTEST:
-        runs.append((CHECKS[0], selection(path)))
-    else:
-        processors.append(emulator.HOST)
-    for checks, only in runs:
-        own = computed(path, "", checks, only, tmp_path)
-        assert own
-        for processor in processors:
-            other = computed(path, processor, checks, only, tmp_path)
-            assert leaf_bits.differing(own, other) == set(), processor
-            assert own.keys() == other.keys(), processor
+    """On the fastest path two for which LLVM compiles otherwise and the one that this machine has, on others one."""
+    own = computed(path, "", tmp_path)
+    assert len(own) > 1000
+    others = emulator.OTHERS[path]
+    for processor in (*others, emulator.HOST) if path == FASTEST else others[-1:]:
+        other = computed(path, processor, tmp_path)
+        assert leaf_bits.differing(own, other) == set(), processor
+        assert own.keys() == other.keys(), processor
 
 
 @x86
