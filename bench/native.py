@@ -62,12 +62,14 @@ class Repeated:
         self._workers, self._turns, self._engine = engine.image.workers, Word(1), engine
         main, *others = engine.table.tasks
         self._counter = counter = Word()
-        begin, again = [REPEAT, counter.address, 0, self._turns.address, len(main.rows) + 2], [AGAIN, counter.address, 0, self._turns.address, 1]
+        begin = [REPEAT, counter.address, 0, self._turns.address, len(main.rows) + 2]
+        again = [AGAIN, counter.address, 0, self._turns.address, 1]
         rows = np.array([[*row, *[0] * (ROW_WORDS - len(row))] for row in (begin, *main.rows, again)], np.int64)
         for row in rows[1:-1]:
             if (at := JUMPS.get(int(row[0]))) is not None:
                 row[at] += 1
-        self._table = Table.of([(rows, [None, *main.owners, None]), *((np.array(task.rows, np.int64), task.owners) for task in others)])
+        tasks = [(np.array(task.rows, np.int64), task.owners) for task in others]
+        self._table = Table.of([(rows, [None, *main.owners, None]), *tasks])
 
     def run(self, times: int) -> None:
         self._turns.value = times
@@ -108,7 +110,7 @@ def profile(engine: Engine) -> list[tuple[str, str, float]]:
     rows = {}
     for task in engine.table.tasks:
         for row, owner in zip(task.rows, task.owners, strict=True):
-            if row[0] == LEAF and owner is not None and owner.stage == "step" and owner.part == "micro" and owner.ahead == 0:
+            if row[0] == LEAF and owner is not None and (owner.stage, owner.part, owner.ahead) == ("step", "micro", 0):
                 rows.setdefault(row[2], (row, owner))
     tables += [Table.of([(np.array([row]), [owner])]) for row, owner in rows.values()]
     times: list[list[int]] = [[] for _ in tables]

@@ -16,13 +16,12 @@ from .dtypes import BITS, ELEMENTS
 from .machine.call import Call, In, Out, Work
 from .machine.guard import clear
 from .machine.leaf import Leaf, leaf
+from .machine.status import INFINITE, NAN
 
 BLOCK = 16384
 """Elements of which one count is made."""
 INFINITY = {"f2": 0x7C00, "b2": 0x7F80, "f4": 0x7F800000, "f8": 0x7FF0000000000000}
 """The bits of infinity."""
-INFINITE, NAN = 0, 1
-"""The words of what `look` found."""
 
 
 @functools.cache

@@ -19,13 +19,15 @@ def rows_of(engine: Engine, part: str) -> int:
 
 
 def _of_kind(engine: Engine, kind: str) -> list[Any]:
-    return [memory for segment, memory in zip(engine.image.segments, engine.memory.segments[1:], strict=True) if segment.kind == kind]
+    found = zip(engine.image.segments, engine.memory.segments[1:], strict=True)
+    return [memory for segment, memory in found if segment.kind == kind]
 
 
 def arenas(engine: Engine, plan: Plan) -> dict[str, list[np.ndarray]]:
     """The memory of each arena, by the plan's parts and checks."""
     taken = dict(zip(plan.memory, _of_kind(engine, "arena"), strict=True))
-    return {name: [taken[memory][:plan.lowered[name].arena_bytes] for memory in own] for name, own in plan.memories.items()}
+    return {name: [taken[memory][:plan.lowered[name].arena_bytes] for memory in own]
+            for name, own in plan.memories.items()}
 
 
 def stashes(engine: Engine) -> list[np.ndarray]:
@@ -41,4 +43,5 @@ def constants(engine: Engine) -> list[np.ndarray]:
 def segments_of(plan: Plan, session: Session) -> Segments:
     """The virtual memory of a plan."""
     program = plan.program
-    return Segments(plan, session, {v.name: program.batching.micro_batches for v in (*program.inputs, *program.outputs)})
+    arrays = (*program.inputs, *program.outputs)
+    return Segments(plan, session, {v.name: program.batching.micro_batches for v in arrays})

@@ -7,7 +7,8 @@ import ml_dtypes
 import numpy as np
 from onnx import TensorProto
 
-from tileflow.graph import FLOATS, OPS, Builder, Graph, State, TensorType, Value, check_reach, type_of
+from tileflow.graph import FLOATS, OPS, Builder, Graph, State, TensorType, Value, type_of
+from tileflow.memory.tensor import check_reach
 from tileflow.ops.cast import Cast
 from tileflow.ops.shape import Reshape, Transpose
 from tileflow.system.errors import ModelError, UnsupportedError

@@ -1,4 +1,4 @@
-"""What a checked leaf returns."""
+"""What a checked leaf returns, and where one that looks for numbers that are not finite says what it found."""
 
 OK = 0
 NOT_FINITE = 1
@@ -9,3 +9,5 @@ INDEX_OUT_OF_RANGE = 3
 """An index of a gather lies outside of its axis."""
 RAISED = 4
 """What Python would have raised for: a fault of the kernel, since bodies never raise."""
+INFINITE, NAN = 0, 1
+"""The words of what was found that is not finite."""

@@ -1,4 +1,5 @@
-"""Images in the cache: found where nothing has changed that they depend on, made anew wherever something has, never run wrongly."""
+"""Images in the cache: found where nothing has changed that they depend on, made anew wherever something has, never run
+wrongly."""
 from __future__ import annotations
 
 import os
@@ -118,7 +119,8 @@ def test_the_seed_is_none_of_its_words(lowered: list[str]):
 
 
 def test_states_that_lie_otherwise_are_none_of_it(lowered: list[str]):
-    """Rows over neighbours are one because of where they lie; a network that inference has met first has other neighbours."""
+    """Rows over neighbours are one because of where they lie; a network that inference has met first has other
+    neighbours."""
     wanted = trained()
     net = network()
     tileflow.inference_model(net, threads=1)(X)
@@ -258,7 +260,8 @@ def test_a_process_killed_while_it_writes_leaves_nothing_that_is_read(tmp_path: 
 
 def copied(folder: Path) -> Path:
     for room in image_key.ROOMS:
-        shutil.copytree((ROOT / "tileflow" / room).resolve(), folder / room, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree((ROOT / "tileflow" / room).resolve(), folder / room,
+                        ignore=shutil.ignore_patterns("__pycache__"))
     return folder
 
 

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from ..feed.items import Stream
-from ..graph import TensorType, kind_of
+from ..graph import TensorType
 from ..importers.onnx import DynamicOperandError
 from ..memory import budget
+from ..memory.tensor import kind_of
 from ..options.options import Options
 from ..runtime.data import Data, DataLoader, Dataset, check_given, open_data
 from ..runtime.executable import Host, Progress

@@ -5,10 +5,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from ..kernels.finite import NAN
 from ..kernels.machine.boards import ROW_WORDS
 from ..kernels.machine.job import run
-from ..kernels.machine.status import NOT_FINITE
+from ..kernels.machine.status import NAN, NOT_FINITE
 from ..kernels.machine.table import Failure, Table
 from ..state import Session
 from ..system.errors import TrainingError
@@ -29,7 +28,8 @@ class Engine:
     says how many were done.
     """
 
-    def __init__(self, image: Image, session: Session, kernels: Sequence[int], seed: int = 0, watched: bool = False) -> None:
+    def __init__(self, image: Image, session: Session, kernels: Sequence[int], seed: int = 0,
+                 watched: bool = False) -> None:
         """Args:
             session: has the Image's states, which lie as the Image has them.
             kernels: the addresses of `image.kernels`.
@@ -62,7 +62,8 @@ class Engine:
     def run(self, inputs: Mapping[str, np.ndarray], *, scalars: Callable[[int], Mapping[str, float]] | None = None,
             first_update: int = 0, stop: Callable[[], bool] | None = None) -> dict[str, np.ndarray]:
         """`call` with inputs and outputs by name."""
-        found = self.call([inputs[v.name] for v in self.image.inputs], scalars=scalars, first_update=first_update, stop=stop)
+        arrays = [inputs[v.name] for v in self.image.inputs]
+        found = self.call(arrays, scalars=scalars, first_update=first_update, stop=stop)
         return {v.name: a for v, a in zip(self.outputs, found, strict=True)}
 
     def call(self, arrays: Sequence[np.ndarray], *, scalars: Callable[[int], Mapping[str, float]] | None = None, first_update: int = 0,
@@ -76,10 +77,12 @@ class Engine:
             stop: asked about every 20 ms and at the end; once true the call ends early, after its last whole update.
 
         Returns:
-            in the order of `outputs`: [`image.kept` micro-batches, *micro-batch shape] each. What a call that ended early did not compute is zero.
+            in the order of `outputs`: [`image.kept` micro-batches, *micro-batch shape] each. What a call that ended
+            early did not compute is zero.
 
         Raises:
-            TrainingError: a loss that is not finite or a label out of range; weights stand as after the last whole update.
+            TrainingError: a loss that is not finite or a label out of range; weights stand as after the last whole
+                update.
             WeightsLostError: a weight that an update wrote is not finite.
         """
         words, session = self._words, self.session
@@ -121,9 +124,12 @@ class Engine:
             self.memory.hyper[iteration, column] = values[name]
 
     def used(self, state: str) -> np.ndarray:
-        """What a hyper-parameter, by the name of its state, was in each update of the last call; NaN where it is none of those that are read."""
+        """What a hyper-parameter, by the name of its state, was in each update of the last call; NaN where it is none
+        of those that are read."""
         names = list(self.image.scalars)
-        return self.memory.hyper[:, names.index(state)].copy() if state in names else np.full(self.image.iterations, np.nan)
+        if state not in names:
+            return np.full(self.image.iterations, np.nan)
+        return self.memory.hyper[:, names.index(state)].copy()
 
     def _count(self, first_update: int, whole: bool) -> None:
         """What was done counts; what a call that trains nothing has written, if it came to its end."""
@@ -138,8 +144,8 @@ class Engine:
             self.session.version += 1
 
     def drive(self, stop: Callable[[], bool] | None = None) -> bool:
-        """Run the table with the addresses of the last `call`, in slices; between two slices Python handles signals. Whether it came to its
-        end.
+        """Run the table with the addresses of the last `call`, in slices; between two slices Python handles signals.
+        Whether it came to its end.
 
         Raises:
             TrainingError: a row failed.
@@ -162,7 +168,7 @@ class Engine:
             return lost(self._lost(), update)
         micro = self._words[MICRO] + owner.ahead
         update = self.session.updates + micro // self.image.per_update - self._first_update
-        where = f"micro-batch {micro} of the call (update {update})" if self.image.training else f"micro-batch {micro} of the call"
+        where = f"micro-batch {micro} of the call" + (f" (update {update})" if self.image.training else "")
         if owner.judged is not None:
             made = self.memory.bytes_at(owner.judged.seen, micro).view(np.int64)
             return anomaly(owner.judged, "NaN" if made[NAN] else "an infinity", where, self.image.training)
@@ -175,7 +181,8 @@ class Engine:
             if state:
                 yield tensor.name, self.session[state]
             else:
-                yield tensor.name, self.memory.bytes_at(Span(at, tensor.nbytes)).view(tensor.numpy).reshape(tensor.shape)
+                found = self.memory.bytes_at(Span(at, tensor.nbytes))
+                yield tensor.name, found.view(tensor.numpy).reshape(tensor.shape)
 
     def _bad_gradients(self) -> list[str]:
         """Weights whose gradient is not finite."""

@@ -11,24 +11,27 @@ KEPT = "the weights are kept as they were before that update"
 
 
 def failed_leaf(status: int, owner: Owner, where: str, watched: bool = False) -> TrainingError:
-    """For the status of a leaf of the micro-step. watched: detect_anomaly is on, and no operator made what is not finite."""
+    """For the status of a leaf of the micro-step. watched: detect_anomaly is on, and no operator made what is not
+    finite."""
     if status == NOT_FINITE:
         begins = "detect_anomaly names where it begins" if not watched else \
             "no operator made it of finite numbers, so it came with the inputs or the weights"
         return TrainingError(f"The loss is not finite at {where}; {KEPT}: lower the learning rate, check the inputs for NaN, or lower loss_scaling; "
                              f"{begins}, skip_non_finite goes on without such updates.")
     if status == LABEL_OUT_OF_RANGE:
-        return TrainingError(f"{owner}: a label is outside of the classes 0..C-1 at {where}; check the label column or the "
-                             "number of classes of the model.")
+        return TrainingError(f"{owner}: a label is outside of the classes 0..C-1 at {where}; check the label column or "
+                             "the number of classes of the model.")
     assert status == INDEX_OUT_OF_RANGE, status
-    return TrainingError(f"{owner}: an index lies outside of its axis at {where}; check the whole numbers in the inputs.")
+    return TrainingError(f"{owner}: an index lies outside of its axis at {where}; check the whole numbers in the "
+                         "inputs.")
 
 
 def anomaly(judged: Judged, kind: str, where: str, training: bool) -> TrainingError:
     """For the first operator that made NaN or an infinity, where somebody asked for it."""
     given = "none of its operands has NaN" if kind == "NaN" else "its operands are finite"
     kept = f"; {KEPT}" if training else ""
-    return TrainingError(f"detect_anomaly: {judged.operator} made {kind}: {judged.output}, while {given}, at {where}{kept}.")
+    return TrainingError(f"detect_anomaly: {judged.operator} made {kind}: {judged.output}, while {given}, at "
+                         f"{where}{kept}.")
 
 
 def bad_gradient(names: Sequence[str], update: int, watched: bool = False) -> TrainingError:

@@ -1,7 +1,8 @@
-"""An Image as bytes: a header in JSON, words, and the constants, under a digest. What is not whole, or of another form, is no Image.
+"""An Image as bytes: a header in JSON, words, and the constants, under a digest. What is not whole, or of another form,
+is no Image.
 
-The words are addresses that are used as they are found: bytes are read from where nobody else can write only, as kernels are
-(`kernels/machine/cache.py`), never from a file that users pass around.
+The words are addresses that are used as they are found: bytes are read from where nobody else can write only, as
+kernels are (`kernels/machine/cache.py`), never from a file that users pass around.
 """
 from __future__ import annotations
 
@@ -31,8 +32,8 @@ def write(image: Image) -> bytes:
     """The bytes of an Image."""
     arrays = [getattr(image, name) for name in NUMBERS]
     fields = {name: value for name, value in vars(image).items() if name not in (*NUMBERS, "constants")}
-    header = json.dumps({"lengths": [len(a) for a in arrays], "constants": [a.nbytes for a in image.constants], "image": fields},
-                        default=asdict, separators=(",", ":")).encode()
+    found = {"lengths": [len(a) for a in arrays], "constants": [a.nbytes for a in image.constants], "image": fields}
+    header = json.dumps(found, default=asdict, separators=(",", ":")).encode()
     parts = [len(header).to_bytes(8, "little"), header]
     parts += [part.tobytes().ljust(padded(part.nbytes), b"\0") for part in (*arrays, *image.constants)]
     content = b"".join(parts)
@@ -64,8 +65,9 @@ def _image(content: memoryview) -> Image:
         words, relocations, seeds, constants=tuple(parts), segments=tuple(Segment(**s) for s in f["segments"]),
         tasks=_rows(f["tasks"]), checks=_rows(f["checks"]),
         owners=tuple(Owner(**{**o, "judged": o["judged"] and _judged(o["judged"])}) for o in f["owners"]),
-        names=f["names"], loops=tuple(f["loops"]), inputs=_tensors(f["inputs"]), outputs=_tensors(f["outputs"]), kept=tuple(f["kept"]),
-        states=tuple(Declaration(**{**s, "shape": tuple(s["shape"])}) for s in f["states"]), layout=tuple((b, at) for b, at in f["layout"]),
+        names=f["names"], loops=tuple(f["loops"]), inputs=_tensors(f["inputs"]), outputs=_tensors(f["outputs"]),
+        kept=tuple(f["kept"]), states=tuple(Declaration(**{**s, "shape": tuple(s["shape"])}) for s in f["states"]),
+        layout=tuple((buffer, at) for buffer, at in f["layout"]),
         scalars=f["scalars"], gradients=tuple((_tensors([t])[0], state, at) for t, state, at in f["gradients"]),
         **{name: f[name] for name in SCALARS})
     _check(image)
@@ -101,6 +103,7 @@ def _check(image: Image) -> None:
         raise ValueError("an address in no segment")
     if image.segments[0] != Segment("words", image.words.nbytes):
         raise ValueError("the words are not the first segment")
-    used = [*image.names.values(), *image.loops, *image.seeds, *(r.first + ROW_WORDS * r.count - 1 for r in (*image.tasks, *image.checks))]
+    ends = (rows.first + ROW_WORDS * rows.count - 1 for rows in (*image.tasks, *image.checks))
+    used = [*image.names.values(), *image.loops, *image.seeds, *ends]
     if not all(0 <= word < len(image.words) for word in used):
         raise ValueError("a word that is not there")

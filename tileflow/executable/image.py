@@ -1,7 +1,9 @@
-"""The Image: a program as the driver runs it, in addresses that are still to come, with nothing of the graph that it was made from.
+"""The Image: a program as the driver runs it, in addresses that are still to come, with nothing of the graph that it
+was made from.
 
-An address in an Image is virtual: the number of a segment and a byte offset in it. Whoever runs the Image has memory for the segments, puts its
-address in their number's place, and sets the words that hold the seed. That is all there is to do before a call.
+An address in an Image is virtual: the number of a segment and a byte offset in it. Whoever runs the Image has memory
+for the segments, puts its address in their number's place, and sets the words that hold the seed. That is all there is
+to do before a call.
 """
 from __future__ import annotations
 
@@ -14,18 +16,17 @@ from ..memory.tensor import Tensor
 from ..state import Declaration
 
 SEGMENT_BITS = 40
-"""Of an address: those of the offset in its segment, whose number stands above them. Number 0 is no segment: what lies there is no address."""
+"""Of an address: those of the offset in its segment, whose number stands above them. Number 0 is no segment: what lies
+there is no address."""
 WORDS = 1
 """The number of the segment that the Image's own words are."""
 MICRO, UPDATE, DONE, DUE, NAMED = range(5)
-"""The first words, which a call sets. MICRO and UPDATE count what it has done; DONE are the updates that it skips; DUE says whether what depends on
-states only runs; from NAMED on they are addresses of the caller's arrays."""
+"""The first words, which a call sets. MICRO and UPDATE count what it has done; DONE are the updates that it skips; DUE
+says whether what depends on states only runs; from NAMED on they are addresses of the caller's arrays."""
 STREAMS = "\0micro-batches"
 """What the index of the call's first micro-batch is called among the caller's arrays: a name that no tensor has."""
 Stage = Literal["step", "gradients", "check", "update"]
 """What rows do for a call, which says what their failing means."""
-
-
 Kind = Literal["words", "constant", "arena", "stash", "pending", "hyper", "state", "kernel"]
 """What a segment is for (`Segment`)."""
 
@@ -39,9 +40,10 @@ def virtual(segment: int, offset: int = 0) -> int:
 class Segment:
     """Memory that an Image wants `nbytes` of.
 
-    kind: words: the Image's own, relocated; the first. constant: read only, in the order of `Image.constants`. arena, stash: what parts compute
-    in and hand on. pending: a statistic until it is committed. hyper: float64 [updates of a call, hyper-parameters]. state: a buffer of the
-    session's (`Image.layout`). kernel: machine code by its `name` in the cache.
+    kind: words: the Image's own, relocated; the first. constant: read only, in the order of `Image.constants`. arena,
+    stash: what parts compute in and hand on. pending: a statistic until it is committed. hyper: float64 [updates of a
+    call, hyper-parameters]. state: a buffer of the session's (`Image.layout`). kernel: machine code by its `name` in
+    the cache.
     """
 
     kind: Kind
@@ -51,7 +53,8 @@ class Segment:
 
 @dataclass(frozen=True)
 class Span:
-    """Bytes in memory: from an address on, or from the slot on that a micro-batch has in a ring: address + (index % ring) * stride."""
+    """Bytes in memory: from an address on, or from the slot on that a micro-batch has in a ring: address + (index %
+    ring) * stride."""
 
     address: int
     nbytes: int
@@ -61,7 +64,8 @@ class Span:
 
 @dataclass(frozen=True)
 class Judged:
-    """An operator that is looked at for NaN and infinities: what sentences call it, what of it, and where it is said what it made."""
+    """An operator that is looked at for NaN and infinities: what sentences call it, what of it, and where it is said
+    what it made."""
 
     operator: str
     output: str
@@ -70,8 +74,8 @@ class Judged:
 
 @dataclass(frozen=True)
 class Owner:
-    """Whose row it is: a part's, or nobody's; and which node's, by its operator and origin, both empty for the host's own rows. ahead: of the
-    micro-batch counter."""
+    """Whose row it is: a part's, or nobody's; and which node's, by its operator and origin, both empty for the host's
+    own rows. ahead: of the micro-batch counter."""
 
     stage: Stage
     part: str
@@ -86,7 +90,8 @@ class Owner:
 
 @dataclass(frozen=True)
 class Rows:
-    """A table among the words: `count` rows from word `first` on, and whose each is (an index of `Image.owners`; -1: nobody's)."""
+    """A table among the words: `count` rows from word `first` on, and whose each is (an index of `Image.owners`; -1:
+    nobody's)."""
 
     first: int
     count: int
@@ -97,16 +102,18 @@ class Rows:
 class Image:
     """A program for so many workers, of one set of input types.
 
-    words: argument blocks, patches, counters and tables of rows. relocations: indices of the words that are addresses. seeds: of those that are the
-        seed of random streams.
+    words: argument blocks, patches, counters and tables of rows. relocations: indices of the words that are addresses.
+        seeds: of those that are the seed of random streams.
     constants: bytes, aligned as kernels want them.
     tasks: the tables of a call, the main one first. checks: rows of what refuses an update, each as a table of its own.
-    names: the words that a call sets, by the caller's array. loops: words that a call that ended early has left half counted.
+    names: the words that a call sets, by the caller's array. loops: words that a call that ended early has left half
+        counted.
     kept: of each output, the micro-batches of a call that there is room for.
-    states: what the session must have, as they follow each other there. layout: of each which buffer it lies in, and at which byte; rows
-        over neighbours were made one on the strength of it.
+    states: what the session must have, as they follow each other there. layout: of each which buffer it lies in, and at
+        which byte; rows over neighbours were made one on the strength of it.
     scalars: the optimizer's variable hyper-parameters in their order in memory: state -> what the optimizer calls it.
-    lane_bytes: those that lanes have of their own, or would have if there were several (`several`); 0: it was no question.
+    lane_bytes: those that lanes have of their own, or would have if there were several (`several`); 0: it was no
+        question.
     needs: bytes that it takes, by what they are for, but for the states.
     gradients: those that an update reads: called as the weight, the state that each is or "", and where it lies.
     """

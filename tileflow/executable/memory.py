@@ -7,11 +7,12 @@ import numpy as np
 
 from ..memory.alignment import aligned
 from ..state import Session
-from .image import SEGMENT_BITS, WORDS, Image, Span
+from .image import SEGMENT_BITS, WORDS, Image, Span, virtual
 
 
 def layout(session: Session, states: Iterable[str]) -> tuple[tuple[int, int], ...]:
-    """Of each state the number of the buffer it lies in, counted from 0 in order of first use, and the byte at which it does."""
+    """Of each state the number of the buffer it lies in, counted from 0 in order of first use, and the byte at which it
+    does."""
     numbers: dict[int, int] = {}
     found = []
     for name in states:
@@ -26,9 +27,11 @@ def lies_in(image: Image, session: Session) -> bool:
 
 
 class Memory:
-    """What an Engine has of its own (arenas, stashes, statistics that wait, hyper-parameters, words), and where the rest is.
+    """What an Engine has of its own (arenas, stashes, statistics that wait, hyper-parameters, words), and where the
+    rest is.
 
-    words: the Image's, relocated. segments: by number, the memory that is the engine's own or the Image's; None where it is somebody else's.
+    words: the Image's, relocated. segments: by number, the memory that is the engine's own or the Image's; None where
+        it is somebody else's.
     """
 
     def __init__(self, image: Image, session: Session, kernels: Sequence[int], seed: int) -> None:
@@ -57,8 +60,8 @@ class Memory:
         self.words[at] = self.real(image.words[at])
         self.words[image.seeds] = seed
         hyper = next(n for n, s in enumerate(image.segments, WORDS) if s.kind == "hyper")
-        self.hyper = self.bytes_at(Span(hyper << SEGMENT_BITS, 8 * image.iterations * max(1, len(image.scalars)))).view(np.float64)
-        self.hyper = self.hyper.reshape(image.iterations, -1)
+        nbytes = 8 * image.iterations * max(1, len(image.scalars))
+        self.hyper = self.bytes_at(Span(virtual(hyper), nbytes)).view(np.float64).reshape(image.iterations, -1)
         """[updates of a call, hyper-parameters]."""
 
     def real(self, addresses: np.ndarray) -> np.ndarray:
@@ -66,7 +69,8 @@ class Memory:
         return self._bases[addresses >> SEGMENT_BITS] + (addresses & ((1 << SEGMENT_BITS) - 1))
 
     def bytes_at(self, span: Span, index: int = 0) -> np.ndarray:
-        """What lies at a span of memory of the engine's own; `index`: the micro-batch's, counted from its call's first."""
+        """What lies at a span of memory of the engine's own; `index`: the micro-batch's, counted from its call's
+        first."""
         memory = self.segments[span.address >> SEGMENT_BITS]
         assert memory is not None
         at = (span.address & ((1 << SEGMENT_BITS) - 1)) + index % span.ring * span.stride

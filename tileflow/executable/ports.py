@@ -1,4 +1,5 @@
-"""Where a call's arrays come from and go to: small ones through memory of the engine's own, at addresses that never change; others in place."""
+"""Where a call's arrays come from and go to: small ones through memory of the engine's own, at addresses that never
+change; others in place."""
 from __future__ import annotations
 
 import ctypes
@@ -12,11 +13,13 @@ from ..memory.alignment import aligned
 from ..memory.tensor import Tensor
 
 HELD = 1 << 13
-"""Bytes: to copy fewer takes less time than to ask NumPy where an array lies (0.1 us against 0.2 to 0.8, and as much again for its patch)."""
+"""Bytes: to copy fewer takes less time than to ask NumPy where an array lies (0.1 us against 0.2 to 0.8, and as much
+again for its patch)."""
 
 
 def address(array: np.ndarray) -> int:
-    """Where a C-contiguous array begins: `array.ctypes.data`, in a quarter of the time where the array can be written."""
+    """Where a C-contiguous array begins: `array.ctypes.data`, in a quarter of the time where the array can be
+    written."""
     try:
         return ctypes.addressof(ctypes.c_char.from_buffer(array))          # type: ignore[arg-type]
     except (TypeError, ValueError, BufferError):                     # read only, empty, or of a type that buffers do not know
@@ -25,7 +28,8 @@ def address(array: np.ndarray) -> int:
 
 @dataclass
 class Port:
-    """One input or output of a call. `held`: the engine's own memory for it, all rows of a call; None where the caller's is used."""
+    """One input or output of a call. `held`: the engine's own memory for it, all rows of a call; None where the
+    caller's is used."""
 
     tensor: Tensor
     count: int
@@ -69,7 +73,8 @@ class Ports:
         return moved
 
     def open(self, moved: dict[str, int], clear: bool) -> list[np.ndarray]:
-        """Memory for the outputs, whose addresses join `moved` where it is new. `clear`: what a call does not write shall be zero."""
+        """Memory for the outputs, whose addresses join `moved` where it is new. `clear`: what a call does not write
+        shall be zero."""
         budget.require(self.returned, "What a call returns", "lower device_iterations or micro_batch_size")
         results = []
         for port in self.outputs:

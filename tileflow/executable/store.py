@@ -1,5 +1,5 @@
-"""Images in the cache, beside the kernels that they name and under the same rules (`kernels/machine/cache.py`): found by a key that says all that
-they were made from. The owner alone may read them, for they hold constants of models."""
+"""Images in the cache, beside the kernels that they name and under the same rules (`kernels/machine/cache.py`): found
+by a key that says all that they were made from. The owner alone may read them, for they hold constants of models."""
 from __future__ import annotations
 
 import contextlib

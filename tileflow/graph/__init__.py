@@ -9,11 +9,11 @@ from .op import DATA, MOVED, OPS, START, STATISTIC, TRAINED, Op, op
 from .patterns import first_fitting, on_named, selected
 from .printer import to_text
 from .region import Branches, Region, Regional, Turns, inside, with_inside
-from .types import CODES, FLOATS, HALVES, HIGHEST_RANK, NARROW, TensorType, broadcast_shapes, check_reach, kind_of, type_of, widest
+from .types import CODES, FLOATS, HALVES, HIGHEST_RANK, NARROW, TensorType, broadcast_shapes, type_of, widest
 from .verify import verify
 
 __all__ = ["CODES", "DATA", "FLOATS", "HALVES", "HIGHEST_RANK", "MOVED", "NARROW", "NOTHING", "OPS", "START",
            "STATISTIC", "TRAINED", "WRITTEN", "Annotation", "Branches", "Builder", "Casting", "Graph", "Hints",
            "Index", "MultiConv", "Node", "Op", "Origin", "Region", "Regional", "State", "TensorType", "Turns",
-           "Value", "broadcast_shapes", "check_reach", "checkpoints", "first_fitting", "inside", "kind_of",
+           "Value", "broadcast_shapes", "checkpoints", "first_fitting", "inside",
            "needed_for", "on_named", "op", "selected", "to_text", "type_of", "verify", "widest", "with_inside"]

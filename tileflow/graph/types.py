@@ -9,18 +9,11 @@ import ml_dtypes  # noqa: F401  (teaches NumPy the name bfloat16; comes with onn
 import numpy as np
 
 from ..kernels.dtypes import CODES, ELEMENTS, FLOATS, HALVES, NARROW
-from ..system.errors import DataError
 
-__all__ = ["CODES", "FLOATS", "HALVES", "HIGHEST_RANK", "NARROW", "TensorType", "broadcast_shapes", "check_reach", "dtype_of",
-           "kind_of", "packing", "type_of", "widest"]
+__all__ = ["CODES", "FLOATS", "HALVES", "HIGHEST_RANK", "NARROW", "TensorType", "broadcast_shapes", "dtype_of", "packing", "type_of", "widest"]
 
 HIGHEST_RANK = 32
 """Dimensions of a tensor: as many as NumPy broadcasts."""
-
-
-def kind_of(dtype: np.dtype) -> str:
-    """NumPy's kind letter, with bfloat16 (which NumPy takes for a stranger) among the floats: b, i, u, f ...; V for narrow elements."""
-    return "f" if dtype.name in FLOATS else "V" if dtype.name in NARROW else dtype.kind
 
 
 @dataclass(frozen=True)
@@ -96,17 +89,6 @@ def packing(dtype: str) -> int:
 def type_of(array: np.ndarray) -> TensorType:
     """The type of a NumPy array."""
     return TensorType(array.dtype.name, array.shape)
-
-
-def check_reach(array: np.ndarray, dtype: str, name: str) -> None:
-    """Raise DataError where numbers that are finite would not be so as `dtype`."""
-    if kind_of(array.dtype) == "f" and np.dtype(dtype).itemsize < array.dtype.itemsize:
-        with np.errstate(over="ignore"):
-            lost = np.isfinite(array) & ~np.isfinite(array.astype(dtype))
-        if lost.any():
-            largest = float(np.max(np.abs(array), where=lost, initial=0.0))
-            raise DataError(f"{name!r} holds {largest:.4g}, which is beyond the reach of {dtype}; take bfloat16 or float32 for it "
-                            f"(keep_float32='{name}'), or scale it.")
 
 
 def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:

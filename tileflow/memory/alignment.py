@@ -1,9 +1,12 @@
 """How tensors lie in memory: they begin on cache lines and take whole blocks of elements."""
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from ..graph import TensorType
+if TYPE_CHECKING:
+    from ..graph import TensorType
 
 ALIGN = 64
 """Bytes: one cache line and one AVX-512 register."""

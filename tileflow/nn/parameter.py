@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import numpy as np
 
-from ..graph import WRITTEN, Value, kind_of
+from ..graph import WRITTEN, Value
+from ..memory.tensor import kind_of
 from ..system.errors import ShapeError, TileflowError
 from .in_place import InPlace, Write
 from .tensor import Tensor

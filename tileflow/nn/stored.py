@@ -7,7 +7,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from ..graph import FLOATS, check_reach
+from ..graph import FLOATS
+from ..memory.tensor import check_reach
 from ..system.errors import OptionError, TypeMismatchError
 from .parameter import Parameter
 

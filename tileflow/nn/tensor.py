@@ -7,7 +7,8 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from ..graph import Value, kind_of
+from ..graph import Value
+from ..memory.tensor import kind_of
 from ..system.errors import OptionError, TypeMismatchError
 from .casts import Casts
 from .moves import Dim, Moves

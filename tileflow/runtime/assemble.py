@@ -1,4 +1,5 @@
-"""From a Plan to an Image: argument blocks, patches, and the driver's tables, written by a small interpreter of the schedule."""
+"""From a Plan to an Image: argument blocks, patches, and the driver's tables, written by a small interpreter of the
+schedule."""
 from __future__ import annotations
 
 import contextlib
@@ -74,10 +75,11 @@ class _Patches:
 
 
 class _RowGroup:
-    """Rows with addresses, which run one after the other: argument blocks, and patches for the words that follow a counter.
+    """Rows with addresses, which run one after the other: argument blocks, and patches for the words that follow a
+    counter.
 
-    items: the rows, and the branches and loops that others stand in. patches: by counter and what is ahead of it; those of a loop's own counts
-    are for the rows within it.
+    items: the rows, and the branches and loops that others stand in. patches: by counter and what is ahead of it; those
+    of a loop's own counts are for the rows within it.
     """
 
     def __init__(self, items: Sequence[BoundItem], words: Words, kernel: Callable[[Leaf], int]) -> None:
@@ -86,10 +88,12 @@ class _RowGroup:
         self.items = items
         self.block = {id(b): words.at(blocks.add(b)) for b in every_bound(items)}
         self.bases: list[tuple[str, int, int]] = []
-        """Of the caller's arrays: name, address of the word that holds where a patch begins, its offset in the array."""
+        """Of the caller's arrays: name, address of the word that holds where a patch begins, its offset in the
+        array."""
         self.patches = self._patches(words, blocks.moving)
 
-    def _patches(self, words: Words, moving: Sequence[tuple[int, Moving]]) -> dict[tuple[Counter | Count, int], _Patches]:
+    def _patches(self, words: Words,
+                 moving: Sequence[tuple[int, Moving]]) -> dict[tuple[Counter | Count, int], _Patches]:
         """The patches, each with a target that is known: a slower counter moves the base of a quicker one."""
         tables: dict[tuple[Counter | Count, int], list[tuple[Moving, int]]] = {}
         chains = [(word, _chain(what)) for word, what in moving]
@@ -162,14 +166,16 @@ class _Assembler:
             gradients.append((Tensor(name, t.dtype, t.shape), state, at))
         segments = self.segments.all
         segments[0] = replace(segments[0], nbytes=8 * len(words))
+        batching, found = program.batching, self.segments
         return Image(
-            words=np.array(words.words, np.int64), relocations=np.array(words.relocations, np.int64), seeds=np.array(words.seeds, np.int64),
-            segments=tuple(segments), constants=tuple(self.segments.constants), tasks=tasks, checks=checks, owners=tuple(self._owners),
-            names=self.names, loops=tuple(self.loops), inputs=tuple(map(_tensor, program.inputs)), outputs=tuple(map(_tensor, program.outputs)),
-            kept=self.kept, states=self.segments.states, layout=self.segments.layout, scalars=self.segments.scalars, gradients=tuple(gradients),
+            words=np.array(words.words, np.int64), relocations=np.array(words.relocations, np.int64),
+            seeds=np.array(words.seeds, np.int64), segments=tuple(segments), constants=tuple(found.constants), tasks=tasks,
+            checks=checks, owners=tuple(self._owners), names=self.names, loops=tuple(self.loops),
+            inputs=tuple(map(_tensor, program.inputs)), outputs=tuple(map(_tensor, program.outputs)), kept=self.kept,
+            states=found.states, layout=found.layout, scalars=found.scalars, gradients=tuple(gradients),
             workers=self.plan.workers, several=self.plan.lanes > 1, lane_bytes=self.plan.lane_bytes,
-            needs=budget.fixed(self.plan, self.final), per_update=program.batching.per_update, iterations=program.batching.device_iterations,
-            training=program.training)
+            needs=budget.fixed(self.plan, self.final), per_update=batching.per_update,
+            iterations=batching.device_iterations, training=program.training)
 
     def _rows(self, task: Task) -> Rows:
         """A table's rows among the words."""
@@ -178,8 +184,9 @@ class _Assembler:
         for i, row in enumerate(task.rows):
             self.words.relocations += [first + ROW_WORDS * i + at for at in ADDRESSES.get(row[0], ())]
             self.words.add(*row)
-        owners = tuple(-1 if owner is None else self._owners.setdefault(owner, len(self._owners)) for owner in task.owners)
-        return Rows(first, len(task.rows), owners)
+        numbers = self._owners
+        owners = (-1 if owner is None else numbers.setdefault(owner, len(numbers)) for owner in task.owners)
+        return Rows(first, len(task.rows), tuple(owners))
 
     def _checks(self) -> Iterator[Task]:
         """Each row of the checks, as a table that runs it alone."""
@@ -195,7 +202,8 @@ class _Assembler:
 
     def _group(self, rows: Sequence[Item], part: str = "", ahead: int = 0) -> _RowGroup:
         """Rows with addresses; equal updates of neighbours are one, wherever their arrays lie."""
-        items = bind_items(rows, self.segments.resolve(ahead), self.segments.settled(part), list if part in self._often else gather)
+        resolve, settled = self.segments.resolve(ahead), self.segments.settled(part)
+        items = bind_items(rows, resolve, settled, list if part in self._often else gather)
         return _RowGroup(items, self.words, self.segments.kernel)
 
     def _point(self, task: Task) -> None:
@@ -281,7 +289,8 @@ class _Assembler:
         """A loop: its words are set, then every turn its rows' addresses follow the counts."""
         loop = cycle.item
         words = {count: self._at(count.word, owner.ahead) for count, _ in loop.counts}
-        self._set(task, [(self.segments.word(place, owner.ahead), n) for place, n in loop.start], self.counters["update"], 0)
+        start = [(self.segments.word(place, owner.ahead), n) for place, n in loop.start]
+        self._set(task, start, self.counters["update"], 0)
         self._items(task, group, cycle.before, owner, parallel)
         with task.repeat(self._at(loop.limit, owner.ahead), self._at(loop.counter, owner.ahead)):
             for count, word in words.items():
@@ -303,8 +312,8 @@ class _Assembler:
         """A row over its range, over all workers where that pays."""
         row = bound.row
         cost = row.cost * bound.n / max(1, row.n)
-        task.leaf(self.segments.kernel(row.leaf), block, bound.n, max(1, row.grain), cost=cost, parallel=parallel and self.plan.workers > 1,
-                  owner=owner)
+        task.leaf(self.segments.kernel(row.leaf), block, bound.n, max(1, row.grain), cost=cost, owner=owner,
+                  parallel=parallel and self.plan.workers > 1)
 
     def _owner(self, owner: Owner, node: Node | None) -> Owner:
         """The same with what is said of a node."""
@@ -328,9 +337,10 @@ class _Assembler:
         return self._groups[part, self.plan.bound_once(part, ahead)]
 
     def _wave(self, wave: Wave, folds: Sequence[Fold] = ()) -> None:
-        """Side by side what may be, the longest first; shorter waves are the first tasks of longer ones. Rows of a part with one arena may be shared
-        out among workers that have no task left: there is scratch for each. What one worker does is no task: at the end of a slice every task of a
-        wave may have begun, and stages in one memory must not."""
+        """Side by side what may be, the longest first; shorter waves are the first tasks of longer ones. Rows of a part
+        with one arena may be shared
+        out among workers that have no task left: there is scratch for each. What one worker does is no task: at the end
+        of a slice every task of a wave may have begun, and stages in one memory must not."""
         found, rest = self.plan.tasks(wave, folds)
         if len(found) == 1:
             self._together(self.table.main, found[0])

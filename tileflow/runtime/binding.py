@@ -1,4 +1,5 @@
-"""Binding: rows get virtual addresses. Argument blocks become int64 words; words that change per micro-batch become patches."""
+"""Binding: rows get virtual addresses. Argument blocks become int64 words; words that change per micro-batch become
+patches."""
 from __future__ import annotations
 
 import itertools
@@ -17,8 +18,9 @@ from ..program.schedule import Counter
 
 @dataclass(frozen=True)
 class Moving:
-    """An address that depends on a counter: base + ((counter + ahead) % ring) * stride. The base is `offset`, from the start of the caller's array
-    `name` where one is named, or an address that moves itself: `base`, with a counter that counts more slowly."""
+    """An address that depends on a counter: base + ((counter + ahead) % ring) * stride. The base is `offset`, from the
+    start of the caller's array `name` where one is named, or an address that moves itself: `base`, with a counter that
+    counts more slowly."""
 
     counter: Counter | Count
     stride: int
@@ -34,7 +36,8 @@ Resolve = Callable[[Place], "int | Moving"]
 
 @dataclass
 class Bound:
-    """A row with addresses: what `merge` compares and `Blocks` encodes. `members`: rows that run together as this one (`grouped_rows`)."""
+    """A row with addresses: what `merge` compares and `Blocks` encodes. `members`: rows that run together as this one
+    (`grouped_rows`)."""
 
     row: Row
     args: list[Any]                       # (address | Moving, shape, itemsize), or as the row's
@@ -45,7 +48,8 @@ class Bound:
 
 def bind_items(items: Sequence[Item], resolve: Resolve, settled: Callable[[Place], bool],
                gather: Callable[[list[Bound]], list[Bound]]) -> list[BoundItem]:
-    """Addresses for rows and for what stands around them. Neighbours are merged, and gathered, up to a branch's or a loop's border."""
+    """Addresses for rows and for what stands around them. Neighbours are merged, and gathered, up to a branch's or a
+    loop's border."""
     result: list[BoundItem] = []
     for is_row, run in itertools.groupby(items, key=lambda item: isinstance(item, Row)):
         if is_row:
@@ -95,7 +99,8 @@ def every_bound(items: Sequence[BoundItem]) -> Iterator[Bound]:
 def bind(rows: Sequence[Row], resolve: Resolve, settled: Callable[[Place], bool]) -> list[Bound]:
     """Resolve the places of all operands, then merge neighbours that are one flat pass over memory.
 
-    `settled` says of a place that no other tensor ever lies there or in the padding after it, so that the padding stays zero.
+    `settled` says of a place that no other tensor ever lies there or in the padding after it, so that the padding stays
+    zero.
     """
     bound = []
     for row in rows:
@@ -110,9 +115,9 @@ def merge(rows: list[Bound]) -> list[Bound]:
     """Buckets: neighbouring flat rows of one leaf whose arrays abut and whose numbers agree become one row, so equal
     updates of many weights are one.
 
-    Every tensor takes whole blocks of elements, so a merged row also runs over the padding between them, which is as long in arrays of
-    every type. It belongs to nobody and is zero; an update of zeros without a gradient is zero, so it stays so. Rows that draw random numbers
-    are neighbours where their positions are, too.
+    Every tensor takes whole blocks of elements, so a merged row also runs over the padding between them, which is as
+    long in arrays of every type. It belongs to nobody and is zero; an update of zeros without a gradient is zero, so it
+    stays so. Rows that draw random numbers are neighbours where their positions are, too.
     """
     result: list[Bound] = []
     for row in rows:

@@ -1,4 +1,5 @@
-"""From a Program to what runs, for models, the ONNX backend and tests: the one place where plan, memory, machine code and addresses meet."""
+"""From a Program to what runs, for models, the ONNX backend and tests: the one place where plan, memory, machine code
+and addresses meet."""
 from __future__ import annotations
 
 from collections import OrderedDict
@@ -38,7 +39,8 @@ V = TypeVar("V")
 class Host:
     """What of the options says how a program runs on this computer.
 
-    threads: None: as many workers as can run at once. matmul_precision: how float32 products are computed where the CPU has tiles.
+    threads: None: as many workers as can run at once. matmul_precision: how float32 products are computed where the CPU
+        has tiles.
     seed: that of random streams. detect_anomaly: the first operator that makes NaN or an infinity ends the call.
     """
 
@@ -54,8 +56,8 @@ class Host:
 
 def make_engine(program: Program, session: Session, initial: Mapping[str, np.ndarray] | None = None, host: Host | None = None, *,
                 final: frozenset[str] = frozenset(), progress: Progress | None = None, kept: bool = True) -> Engine:
-    """An engine that can run: planned, with room for everything, its states in the session, its kernels compiled; or from an Image that an earlier
-    start has kept, whose kernels are in the cache.
+    """An engine that can run: planned, with room for everything, its states in the session, its kernels compiled; or
+    from an Image that an earlier start has kept, whose kernels are in the cache.
 
     Args:
         initial: arrays of the states that the session does not have yet; states without one begin as zero.
@@ -80,8 +82,8 @@ def make_engine(program: Program, session: Session, initial: Mapping[str, np.nda
         if found is not None:
             return Engine(image, session, found, host.seed)
     plan = plan_of(program, host)
-    batching = program.batching
-    budget.require(budget.needs(budget.fixed(plan, final), states, session), program.training, batching.device_iterations)
+    needs = budget.needs(budget.fixed(plan, final), states, session)
+    budget.require(needs, program.training, program.batching.device_iterations)
     session.declare(states, initial)
     image, leaves = image_of(plan, session, final)
     with seldom():
@@ -97,7 +99,8 @@ def plan_of(program: Program, host: Host) -> Plan:
 
 
 class Signature:
-    """The types of a call's arrays, and whether arrays fit them as they are: so that a call in a loop asks nothing else."""
+    """The types of a call's arrays, and whether arrays fit them as they are: so that a call in a loop asks nothing
+    else."""
 
     def __init__(self, types: Sequence[TensorType]) -> None:
         self.types = tuple(types)

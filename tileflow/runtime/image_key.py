@@ -21,7 +21,8 @@ from ..program.program import Program
 from ..system.errors import UnsupportedError
 from ..system.version import VERSION
 
-ROOMS = ("executable", "graph", "host", "kernels", "lower", "memory", "ops", "options", "program", "runtime", "state", "strategy", "system")
+ROOMS = ("executable", "graph", "host", "kernels", "lower", "memory", "ops", "options", "program", "runtime", "state",
+         "strategy", "system")
 """The parts of the house in which code lies that has to do with what an Image is."""
 
 

@@ -8,8 +8,9 @@ import numpy as np
 
 from .. import compiler
 from ..feed.items import array_of
-from ..graph import Graph, TensorType, kind_of
+from ..graph import Graph, TensorType
 from ..loss import LABELS, Loss, find
+from ..memory.tensor import kind_of
 from ..metrics.view import OutputMeaning
 from ..options.options import Options
 from ..system.errors import DataError, TypeMismatchError

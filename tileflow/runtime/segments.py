@@ -1,5 +1,5 @@
-"""Where the values of a plan lie in virtual memory: a segment for each constant, arena (one for each run of a part that can be in flight), stash,
-statistic that waits, and buffer of the session's."""
+"""Where the values of a plan lie in virtual memory: a segment for each constant, arena (one for each run of a part that
+can be in flight), stash, statistic that waits, and buffer of the session's."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
@@ -30,7 +30,8 @@ class Segments:
         self.leaves: dict[str, Leaf] = {}
         """By what the cache calls their code, those that have a segment."""
         self._kernels: dict[int, int] = {}
-        self._constants = {v: self._constant(a) for v, a in _taken_over(graph for part in program.graphs for graph in part.levels()).items()}
+        held = _taken_over(graph for part in program.graphs for graph in part.levels())
+        self._constants = {v: self._constant(memory) for v, memory in held.items()}
         self._tables: dict[Const, int] = {}
         self._pending = {s.name: self._add("pending", room(s.input.type)) for s in program.statistics()}
         memories = {memory: self._add("arena", nbytes) for memory, nbytes in plan.memory.items()}
@@ -43,7 +44,8 @@ class Segments:
         self.states = tuple(sorted(declared(program.states.values()), key=lambda s: session.place(s.name)))
         self.layout = layout(session, (s.name for s in self.states))
         buffers = [self._add("state") for _ in {buffer for buffer, _ in self.layout}]
-        self._states = {s.name: buffers[buffer] + offset for s, (buffer, offset) in zip(self.states, self.layout, strict=True)}
+        where = zip(self.states, self.layout, strict=True)
+        self._states = {s.name: buffers[buffer] + offset for s, (buffer, offset) in where}
 
     def _add(self, kind: Kind, nbytes: int = 0, name: str = "") -> int:
         """A new segment; returns its first address."""
@@ -111,8 +113,8 @@ class Segments:
         return self._states[name] + place.offset
 
     def settled(self, part: str) -> Callable[[Place], bool]:
-        """Of a place, as a part sees it: no other tensor ever lies there or in the padding after it, which so is always zero. True of states, and
-        of what other parts leave."""
+        """Of a place, as a part sees it: no other tensor ever lies there or in the padding after it, which so is always
+        zero. True of states, and of what other parts leave."""
         def is_settled(place: Place) -> bool:
             kind, name = place.region
             return kind in ("state", "pending") or (kind == "arena" and name != part and place.offset < self.plan.lowered[name].kept_bytes)
@@ -120,7 +122,8 @@ class Segments:
 
 
 def _taken_over(graphs: Iterable[Graph]) -> dict[Value, np.ndarray]:
-    """Memory that holds the constants of graphs; the graphs' own arrays are views of it from now on, so that none is there twice."""
+    """Memory that holds the constants of graphs; the graphs' own arrays are views of it from now on, so that none is
+    there twice."""
     memories: dict[Value, np.ndarray] = {}
     for graph in graphs:
         for value, array in graph.constants.items():

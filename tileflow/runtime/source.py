@@ -10,11 +10,12 @@ import numpy as np
 
 from .. import compiler
 from ..compiler import CompileOptions
-from ..graph import FLOATS, HALVES, Graph, TensorType, Value, kind_of
+from ..graph import FLOATS, HALVES, Graph, TensorType, Value
 from ..graph.copy import copied
 from ..importers.onnx import Imported, OnnxModel, folded_norms, import_graph, input_types, open_sizes, resolved, unsupported_nodes
 from ..importers.onnx.pieces import Cutter
 from ..importers.onnx.refused import LISTED
+from ..memory.tensor import kind_of
 from ..nn import Buffer, Module, record
 from ..options.options import Options
 from ..passes.head import last_layer, split_head

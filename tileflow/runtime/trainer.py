@@ -13,8 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..executable.engine import Engine
-from ..graph.types import kind_of
 from ..memory import budget
+from ..memory.tensor import kind_of
 from ..metrics import accuracy_counts
 from ..metrics.named import Function, name_of
 from ..optim import remembered

@@ -3,15 +3,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..graph import State, check_reach
 from ..memory import budget
 from ..memory.alignment import aligned
-from ..memory.tensor import Tensor
+from ..memory.tensor import Tensor, check_reach
 from ..system.errors import CheckpointError, OptionError
 from .turns import Turn
+
+if TYPE_CHECKING:
+    from ..graph import State
 
 LASTING = ("parameter", "buffer", "optimizer", "replica")
 """Kinds of states that a checkpoint must hold. replica: the weights and buffers that later replicas have of their own."""

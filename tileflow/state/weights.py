@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..graph import check_reach, kind_of
+from ..memory.tensor import check_reach, kind_of
 from ..system.errors import DataError
 
 LISTED = 5

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...feed.items import Collate, Collated, Fills, Items, Stream, array_of, collate, heaped, is_by_number, is_loader, is_one_by_one
-from ...graph.types import kind_of
+from ...memory.tensor import kind_of
 from ...options.options import Options
 from ...system.errors import DataError, OptionError
 from ...system.text import one_line

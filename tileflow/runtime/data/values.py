@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.types import kind_of
+from ...memory.tensor import kind_of
 from .columns import Column
 
 MOST_BYTES = 1 << 28
