@@ -9,8 +9,9 @@ The caller hands over the address of an *argument block* (int64 words: address a
 each scalar) and a range. Arguments marked `[r, ...]` arrive cut to rows lo..hi, so a body never sees the range and loops
 from 0 (a loop from `lo` may index negatively as far as LLVM knows, and then does not vectorise). Arguments marked
 `[w, ...]` are one row per worker: the body sees its own row, an array of one dimension less. The words `lo`, `hi` and
-`worker` in a signature pass those numbers themselves. The word `rest`, the last one, passes the address of the block's
-words behind the leaf's own: what leaves read that the body calls by an `Address` among its arguments (see `called.py`).
+`worker` in a signature pass those numbers themselves. The word `rest` passes the address of the block's words behind
+those that the body sees: of parameters after it, which code reads that takes any number of them, or what leaves read that
+the body calls by an `Address` among its arguments (see `called.py`).
 The word `numbers` passes a leaf's sizes and strides as one argument with names, a `Numbers`.
 Bodies never raise; a `checked` leaf returns a status, 0 for success.
 """
@@ -118,6 +119,11 @@ def parse(signature: str, numbers: type[Numbers] | None = None) -> tuple[Paramet
         cut = axes[0] if axes and axes[0] in "rw" else ""
         found.append(Parameter(match[1], len(axes), cut))
     return tuple(found)
+
+
+def _seen(parameters: tuple[Parameter, ...]) -> tuple[Parameter, ...]:
+    """The parameters that the body gets: all up to `rest`."""
+    return next((parameters[:i + 1] for i, p in enumerate(parameters) if p.dtype == "rest"), parameters)
 
 
 def _views(parameters: tuple[Parameter, ...]) -> Any:
@@ -251,12 +257,13 @@ class Leaf:
 
     def _entry(self) -> Callable[[int, int, int, int], int]:
         """The function to compile."""
-        order = [self.same.get(i, i) for i in range(len(self.parameters))]
+        seen = _seen(self.parameters)
+        order = [self.same.get(i, i) for i in range(len(seen))]
         text = ("def entry(block, lo, hi, worker):\n"
                 "    v = views(block, lo, hi, worker)\n"
                 f"    status = body({', '.join(f'v[{i}]' for i in order)})\n"
                 f"    return {'status' if self.checked else '0'}\n")
-        names = dict(views=_views(self.parameters), body=njit(inline="always", **self.options)(self.twin),
+        names = dict(views=_views(seen), body=njit(inline="always", **self.options)(self.twin),
                      __name__=self.twin.__module__)
         exec(compile(text, "<leaf>", "exec"), names)          # our own four lines above: no foreign text reaches it
         home = self.twin.__code__
