@@ -47,7 +47,6 @@ SUITES = (
     "importers/test_control.py",
     "runtime/test_replicas.py",
     "runtime/test_training.py",
-    "precision/test_precision.py",
 )
 """Tests that run under `read_programs`."""
 
