@@ -7,7 +7,7 @@ TESTS := $(RUN) -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 # Tests start hundreds of processes, and each would compile all of tileflow's Python anew where none of it may be kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test quick check lint bench doctor wheel clean help
+.PHONY: demo test quick check lint bench doctor wheel release clean help
 
 demo: $(VENV)/ready            ## train a small CNN from an ONNX file on real handwritten digits
 	$(RUN) -m tileflow train digits_cnn.onnx --data digits --epochs 10 --micro-batch-size 16 --gradient-accumulation 2 --device-iterations 4 --learning-rate 0.003
@@ -34,9 +34,22 @@ bench: $(VENV)/ready           ## compare with PyTorch (installs the peers)
 doctor: $(VENV)/ready          ## what this machine offers and what is wrong
 	$(RUN) -m tileflow doctor
 
-wheel: $(VENV)/ready           ## build dist/*.whl
-	$(VENV)/bin/pip install --quiet build
+PACK := kernels/machine/kernels.pack
+wheel: $(VENV)/ready           ## build dist/: the sources, a wheel for every system, and one with kernels inside for Linux on x86-64
+	$(VENV)/bin/pip install --quiet build wheel
+	rm -rf dist build $(PACK)
+	$(RUN) -m build --sdist
 	$(RUN) -m build --wheel
+	$(RUN) -m bench.packing $(PACK)
+	$(RUN) -m build --wheel --outdir dist/packed
+	rm -rf build $(PACK)
+	$(RUN) -m wheel tags --remove --platform-tag manylinux_2_28_x86_64 dist/packed/*.whl
+	mv dist/packed/*.whl dist && rmdir dist/packed
+
+release: wheel                 ## check what would be released: metadata, README, and a first training from each in an environment of its own
+	$(VENV)/bin/pip install --quiet twine
+	$(RUN) -m twine check --strict dist/*.whl dist/*.tar.gz
+	$(RUN) -m bench.releasing dist
 
 clean:                         ## remove what the other verbs made
 	rm -rf $(VENV) build dist *.egg-info runs

@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = __name__.rpartition(".machine.")[0]
 _IMPORT = re.compile(r"^[ \t]*from (\.+)([\w.]*) import (\([^)]*\)|[^\n]+)", re.MULTILINE)
-_KEEPING = frozenset({"machine.cache", "machine.stored", "machine.trust", "machine.sources", "machine.content", "machine.limits"})
+_KEEPING = frozenset({"machine.cache", "machine.pack", "machine.stored", "machine.trust", "machine.sources", "machine.content", "machine.limits"})
 """What names and keeps code, and does not shape it."""
 
 

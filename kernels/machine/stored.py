@@ -1,4 +1,4 @@
-"""Machine code in the cache: an object that stands alone (`build`), which is linked as it is and needs no compiler, nor Numba."""
+"""Machine code in the cache, or in the pack that came with the package: an object that stands alone (`build`), which is linked as it is and needs no compiler, nor Numba."""
 from __future__ import annotations
 
 import functools
@@ -10,7 +10,7 @@ from typing import Any
 
 from llvmlite import binding
 
-from . import cache
+from . import cache, pack
 
 _linking = threading.RLock()
 
@@ -41,11 +41,11 @@ _linked: dict[str, Code] = {}
 
 
 def load(name: str) -> Code | None:
-    """The code that the cache has under that name, ready to run; None where it has none."""
+    """The code that the cache or the pack has under that name, ready to run; None where they have none."""
     with _linking:
         if name in _linked:
             return _linked[name]
-        payload = cache.read(name)
+        payload = cache.read(name) or pack.read(name)
         return None if payload is None else _link(name, payload)
 
 

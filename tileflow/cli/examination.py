@@ -126,7 +126,10 @@ def _threads(found: Examination) -> None:
 
 def _cache(found: Examination) -> None:
     from ..executable import store
-    from ..kernels.machine import cache
+    from ..kernels.machine import cache, pack
+    packed = pack.names()
+    found.facts.append(("kernels in the package", "damaged, and compiled when they are needed: install tileflow anew" if packed is None
+                        else f"{len(packed)}, which are not compiled" if packed else "none: each is compiled when it is needed first"))
     root, current = cache.root(), cache.folder()
     if why := cache.refusal():
         found.problems.append(Problem(f"the kernel cache {root} is not used, because {why}; kernels are kept in {current}.",

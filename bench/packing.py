@@ -1,0 +1,122 @@
+"""The kernels that a wheel carries: those of networks as people have them, compiled for CPU paths that this machine need not have.
+
+    python -m bench.packing kernels/machine/kernels.pack avx2 avx512
+
+What is compiled is not run, but for a path that this machine has nothing else is needed than LLVM. Two packs of one version are equal byte for byte.
+"""
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+PATHS = ("avx2", "avx512", "vnni", "bf16", "fp16", "amx")
+"""Of most computers."""
+LARGEST = 6 << 20
+"""Bytes that a pack may have."""
+
+
+def environment(path: str) -> dict[str, str]:
+    """Variables under which a process compiles for a path, whatever this machine has."""
+    from tileflow.kernels.isa.paths import PATHS as ALL
+    entry = ALL[path]
+    return {"NUMBA_CPU_NAME": entry.processor, "NUMBA_CPU_FEATURES": ",".join(f"+{f}" for f in entry.features.split())}
+
+
+def networks() -> Iterator[tuple[Any, tuple[Any, ...], Any]]:
+    """Modules with inputs and labels."""
+    from tileflow import nn
+
+    from .models import TutorialNet, initial_weights
+    rng = np.random.default_rng(0)
+
+    def images(*shape: int) -> np.ndarray:
+        return rng.standard_normal(shape, np.float32)
+
+    def classes(*shape: int) -> np.ndarray:
+        return rng.integers(0, 2, shape)
+    yield TutorialNet(initial_weights(0)), (images(8, 1, 28, 28),), classes(8)
+    activations = (nn.ReLU, nn.Sigmoid, nn.Tanh, nn.GELU, nn.SiLU, nn.Hardswish, nn.LeakyReLU)
+    for activation in activations:
+        yield nn.Sequential(nn.Linear(20, 64), activation(), nn.LayerNorm(64), nn.Linear(64, 10)), (images(8, 20),), classes(8)
+        yield (nn.Sequential(nn.Conv2d(3, 32, 3, 2, padding=1, bias=False), nn.BatchNorm2d(32), activation(),
+                             nn.Conv2d(32, 32, 3, padding=1, groups=32, bias=False), nn.BatchNorm2d(32), activation(),
+                             nn.Conv2d(32, 64, 1, bias=False), nn.BatchNorm2d(64), activation(),
+                             nn.Conv2d(64, 64, 3, padding=1), activation(), nn.MaxPool2d(2),
+                             nn.Conv2d(64, 64, 3, 2, padding=1, groups=64, bias=False), nn.BatchNorm2d(64), activation(),
+                             nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.1), nn.Linear(64, 10)),
+               (images(8, 3, 32, 32),), classes(8))
+
+
+def sequences() -> Iterator[tuple[Any, tuple[Any, ...], Any]]:
+    """Recurrent networks over embedded words."""
+    from tileflow import nn
+
+    class Recurrent(nn.Module):
+        def __init__(self, kind: Any) -> None:
+            self.words, self.layer, self.last = nn.Embedding(50, 32), kind(32, 32, batch_first=True), nn.Linear(32, 4)
+
+        def forward(self, x: Any) -> Any:                              # type: ignore[override]
+            return self.last(self.layer(self.words(x))[0].mean(1))
+    for kind in (nn.LSTM, nn.GRU):
+        yield Recurrent(kind), (np.zeros((8, 12), np.int64),), np.zeros(8, np.int64)
+
+
+def collect() -> None:
+    """Compile all into the cache of this process."""
+    import warnings
+
+    import tileflow
+    from bench import files
+    warnings.simplefilter("ignore")
+    batches = {"micro_batch_size": 8}
+    for module, arrays, labels in (*networks(), *sequences()):
+        tileflow.inference_model(module, **batches).compile(*arrays)
+        for optimizer in ("sgd", "adam", "adamw"):
+            tileflow.training_model(module, optimizer=optimizer, learning_rate=0.01, loss="cross_entropy", **batches).compile(*arrays, labels)
+    rng = np.random.default_rng(0)
+    with tempfile.TemporaryDirectory() as folder:
+        import onnx
+        for name, proto, arrays in (("bert", files.bert_mini(), (rng.integers(0, 9, (8, 128)),)),
+                                    ("resnet", files.resnet18(10, 64), (rng.standard_normal((8, 3, 64, 64), np.float32),))):
+            path = str(Path(folder) / f"{name}.onnx")
+            onnx.save(proto, path)
+            tileflow.inference_model(path, **batches).compile(*arrays)
+            for optimizer in ("sgd", "adamw"):
+                tileflow.training_model(path, optimizer=optimizer, learning_rate=0.01, loss="cross_entropy", **batches).compile(
+                    *arrays, rng.integers(0, 2, 8))
+
+
+def main(arguments: list[str]) -> None:
+    if arguments == ["--collect"]:
+        return collect()
+    from tileflow.kernels.machine import cache, pack
+    target, paths = Path(arguments[0]), arguments[1:] or PATHS
+    found: dict[str, bytes] = {}
+    for path in paths:
+        with tempfile.TemporaryDirectory() as folder:
+            place = {"TILEFLOW_CACHE_DIR": folder}
+            subprocess.run([sys.executable, "-m", "bench.packing", "--collect"], check=True,
+                           env={**os.environ, **environment(path), **place, "NUMBA_NUM_THREADS": "2"})
+            kept = os.environ.get("TILEFLOW_CACHE_DIR")
+            os.environ.update(place)
+            names = [file.stem for file in cache.folder().glob(f"*{cache.SUFFIX}") if not file.name.startswith("image-")]
+            found |= {name: payload for name in names if (payload := cache.read(name)) is not None}
+            os.environ.pop("TILEFLOW_CACHE_DIR") if kept is None else os.environ.update(TILEFLOW_CACHE_DIR=kept)
+    temporary = target.with_suffix(".tmp")
+    pack.write(temporary, found)
+    if temporary.stat().st_size > LARGEST:
+        temporary.unlink()
+        raise SystemExit(f"{len(found)} kernels are more than {LARGEST >> 20} MB.")
+    temporary.replace(target)
+    print(f"{target}: {len(found)} kernels for {', '.join(paths)}, {target.stat().st_size / 1e6:.2f} MB")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
