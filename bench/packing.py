@@ -6,6 +6,7 @@ What is compiled is not run, but for a path that this machine has nothing else i
 """
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -68,13 +69,16 @@ def sequences() -> Iterator[tuple[Any, tuple[Any, ...], Any]]:
         yield Recurrent(kind), (np.zeros((8, 12), np.int64),), np.zeros(8, np.int64)
 
 
-def collect() -> None:
-    """Compile all into the cache of this process."""
+def collect(path: str) -> None:
+    """Compile all for a path into the cache of this process."""
     import warnings
 
     import tileflow
     from bench import files
+    from tileflow.kernels.isa import cpu
     warnings.simplefilter("ignore")
+    chosen = contextlib.ExitStack()
+    chosen.enter_context(cpu.forced(cpu.PATHS[path]))          # for as long as this process lives
     batches = {"micro_batch_size": 8}
     for module, arrays, labels in (*networks(), *sequences()):
         tileflow.inference_model(module, **batches).compile(*arrays)
@@ -94,15 +98,15 @@ def collect() -> None:
 
 
 def main(arguments: list[str]) -> None:
-    if arguments == ["--collect"]:
-        return collect()
+    if arguments[0] == "--collect":
+        return collect(arguments[1])
     from tileflow.kernels.machine import cache, pack
     target, paths = Path(arguments[0]), arguments[1:] or PATHS
     found: dict[str, bytes] = {}
     for path in paths:
         with tempfile.TemporaryDirectory() as folder:
             place = {"TILEFLOW_CACHE_DIR": folder}
-            subprocess.run([sys.executable, "-m", "bench.packing", "--collect"], check=True,
+            subprocess.run([sys.executable, "-m", "bench.packing", "--collect", path], check=True,
                            env={**os.environ, **environment(path), **place, "NUMBA_NUM_THREADS": "2"})
             kept = os.environ.get("TILEFLOW_CACHE_DIR")
             os.environ.update(place)

@@ -1,4 +1,5 @@
-"""Machine code in the cache, or in the pack that came with the package: an object that stands alone (`build`), which is linked as it is and needs no compiler, nor Numba."""
+"""Machine code in the cache, or in the pack that came with the package: objects that stand alone (`build`), which are linked
+as they are and need no compiler, nor Numba."""
 from __future__ import annotations
 
 import functools
