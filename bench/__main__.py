@@ -2,6 +2,7 @@
 
     python -m bench gemm --only 512 --threads 1        # a part of a case
     python -m bench models DIR [--profile]             # ONNX files of a folder, against ONNX Runtime and OpenVINO
+    python -m bench startup [DIR]                       # what a first result takes, cold and warm
     python -m bench busy --models DIR                  # beside other processes and under quotas
     python -m bench importing                          # from ONNX files to plans
     python -m bench strategies                         # a pipeline beside one IPU, two replicas beside one
@@ -47,7 +48,7 @@ OTHERS: dict[str, Callable[[int | None, int], Iterable[Any]]] = {"startup": star
                                                                  "loading": loading.run, "importing": importing.run,
                                                                  "strategies": strategies.run}
 """Cases without a peer."""
-VERBS = {"busy": busy.main, "compare": compare.main, "models": real.main, "precision": precision.main, "table": table.main,
+VERBS = {"busy": busy.main, "compare": compare.main, "models": real.main, "precision": precision.main, "startup": startup.main, "table": table.main,
          "tile-choices": tile_choices.main}
 
 

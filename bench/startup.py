@@ -1,19 +1,29 @@
-"""Seconds from starting `tileflow train` to the end of its first call, with an empty and with a warm compile cache."""
+"""What a first result takes: `tileflow train` to the end of its first call, and files to their first outputs, with an empty and a warm cache.
+
+    python -m bench startup [DIR] [--manifest FILE] [--inputs DIR] [--only IDS] [--python PROGRAM] [--runs N]
+
+DIR: ONNX files besides the two networks and a chain of 50 quantised layers, as for `bench models`. PROGRAM: the Python of an environment in which
+tileflow is installed, as from its wheel; by default this one.
+"""
 from __future__ import annotations
 
+import argparse
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import onnx
+from onnx import TensorProto, helper, numpy_helper
 
-from . import files
+from . import files, real
+from .kinds.model import inputs_of
 from .kinds.network import Network
 from .models import initial_weights, tutorial_cnn
 from .report import Result
@@ -78,3 +88,114 @@ def run(threads: int | None, runs: int) -> Iterator[Result]:
                 seconds = statistics.median(found) if found else None
                 yield Result("startup", "none", threads or os.cpu_count() or 1, cpu.current().name, seconds, None, None,
                              row=f"startup-{name}-{state}", shape=f"{name}, {state} cache", note=note)
+
+
+# ---- the verb
+
+FIRST = """
+import sys
+import numpy as np
+from tileflow.onnx_backend import Backend
+with np.load(sys.argv[2]) as stored:
+    arrays = [stored[f"in{i}"] for i in range(len(stored.files))]
+Backend.prepare(sys.argv[1], "CPU").run(arrays)
+"""
+STEP = """
+import sys
+import numpy as np
+import tileflow
+with np.load(sys.argv[2]) as stored:
+    x, y = stored["x"], stored["y"]
+sizes = dict(zip(("micro_batch_size", "gradient_accumulation", "device_iterations"), map(int, sys.argv[3:])))
+tileflow.training_model(sys.argv[1], loss="cross_entropy", optimizer="adamw", **sizes)(x, y)
+"""
+LAYERS = 50
+
+
+class Taken(NamedTuple):
+    """What a process took: CPU seconds, its children's too, and seconds of clock."""
+
+    cpu: float
+    wall: float
+
+
+def quantised(layers: int = LAYERS) -> onnx.ModelProto:
+    """A chain of products of 8-bit integers, each between QuantizeLinear and DequantizeLinear with scales of its own."""
+    rng = np.random.default_rng(0)
+    nodes, constants = [], []
+
+    def constant(name: str, value: np.ndarray) -> str:
+        constants.append(numpy_helper.from_array(value, name))
+        return name
+    at = "x"
+    for i in range(layers):
+        scales = [constant(f"{what}{i}", np.float32(0.01 * (1 + i) + k)) for k, what in enumerate(("scale", "weight scale"))]
+        zero = [constant(f"{what}{i}", np.int8(0)) for what in ("zero", "weight zero")]
+        weight = constant(f"weight{i}", rng.integers(-9, 9, (64, 64)).astype(np.int8))
+        nodes += [helper.make_node("QuantizeLinear", [at, scales[0], zero[0]], [f"q{i}"]),
+                  helper.make_node("DequantizeLinear", [f"q{i}", scales[0], zero[0]], [f"d{i}"]),
+                  helper.make_node("DequantizeLinear", [weight, scales[1], zero[1]], [f"w{i}"]),
+                  helper.make_node("MatMul", [f"d{i}", f"w{i}"], [f"m{i}"]), helper.make_node("Relu", [f"m{i}"], [f"y{i}"])]
+        at = f"y{i}"
+    graph = helper.make_graph(nodes, "quantised", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [8, 64])],
+                              [helper.make_tensor_value_info(at, TensorProto.FLOAT, [8, 64])], constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def taken(command: Sequence[str], cache: Path) -> Taken:
+    """What a process takes that has its kernels in that cache.
+
+    Raises:
+        RuntimeError: it failed; the message holds its own.
+    """
+    environment = {**os.environ, "TILEFLOW_CACHE_DIR": str(cache)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    with tempfile.TemporaryFile() as said:
+        began = time.perf_counter()
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said, env=environment)
+        _, status, used = os.wait4(process.pid, 0)
+        wall = time.perf_counter() - began
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            said.seek(0)
+            raise RuntimeError(said.read().decode(errors="replace").strip()[-300:])
+    return Taken(used.ru_utime + used.ru_stime, wall)
+
+
+def subjects(chosen: argparse.Namespace, folder: Path) -> Iterator[tuple[str, list[str]]]:
+    """Names, and what runs them in a new process."""
+    for name in ("mnist", "bert-mini"):
+        model, _, data, _, _, *sizes = prepare(name, folder)
+        yield f"{name}, a training step", [chosen.python, "-c", STEP, model, data, *sizes[1::2]]
+    onnx.save(quantised(), folder / "quantised.onnx")
+    paths = [folder / "quantised.onnx", *(real.files(chosen.folder, chosen.manifest, chosen.only) if chosen.folder else [])]
+    for path in paths:
+        stored = folder / f"{path.stem}.npz"
+        arrays = inputs_of(path, {}, chosen.inputs)
+        np.savez(stored, **{f"in{i}": a for i, a in enumerate(arrays.values())})
+        name = f"{LAYERS} quantised layers" if path.stem == "quantised" else path.stem
+        yield name, [chosen.python, "-c", FIRST, str(path), str(stored)]
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench startup", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("folder", nargs="?", type=Path, help="ONNX files")
+    parser.add_argument("--manifest", type=Path, help="a JSON list of objects with an id, the files' names")
+    parser.add_argument("--inputs", type=Path, help="a folder of arrays for them")
+    parser.add_argument("--only", default="", help="only files with one of these in their names, separated by commas")
+    parser.add_argument("--python", default=sys.executable, help="the Python of an environment with tileflow")
+    parser.add_argument("--runs", type=int, default=3, help="warm starts; their median is told")
+    chosen = parser.parse_args(list(arguments))
+    print(f"{'first result of':<28} {'empty cache':>12} {'warm':>8} {'warm':>9}\n{'':<28} {'CPU s':>12} {'CPU s':>8} {'clock s':>9}")
+    with tempfile.TemporaryDirectory() as scratch:
+        for i, (name, command) in enumerate(subjects(chosen, Path(scratch))):
+            cache = Path(scratch) / f"cache{i}"
+            try:
+                empty, *warm = [taken(command, cache) for _ in range(1 + max(1, chosen.runs))]
+            except RuntimeError as error:
+                print(f"{name:<28} {error}")
+                continue
+            cpu, wall = (statistics.median(values) for values in zip(*warm, strict=True))
+            print(f"{name:<28} {empty.cpu:12.2f} {cpu:8.2f} {wall:9.2f}", flush=True)
+    if chosen.folder is None:
+        print("No folder of models was given: python -m bench startup DIR measures its files, too.")

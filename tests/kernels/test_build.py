@@ -26,7 +26,7 @@ from tileflow.kernels.rows import row_leaf
 from tileflow.kernels.scan import running_sum
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="objects have another form here: Linux makes it run")
-NUMBAS = {"ol_min.<locals>.impl", "ol_max.<locals>.impl"}
+NUMBAS = {"ol_int.<locals>.impl", "ol_min.<locals>.impl", "ol_max.<locals>.impl"}
 """Numba's own functions that leaves may call: of a few numbers, without a loop that LLVM would do otherwise for another processor."""
 
 
