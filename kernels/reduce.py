@@ -195,12 +195,16 @@ def product_leaf(dtype: str, columns: bool) -> Leaf:
 DIMS = "lo, hi, i8, i8, i8, i8"          # n, inner, pieces, length
 
 
-@functools.cache
 def sum_leaf(source: str, target: str, columns: bool) -> Leaf:
     """The summing leaf from element type `source` to `target` (float to float, or integer to integer)."""
     if target[0] == "i":
-        return Leaf(_sum_columns_int if columns else _sum_rows_int, f"{source}[:], {target}[:], {DIMS}")
+        return _integer_sum(source, target, columns)
     return _float_sum(source, target, columns, "", cpu.current())
+
+
+@functools.cache
+def _integer_sum(source: str, target: str, columns: bool) -> Leaf:
+    return Leaf(_sum_columns_int if columns else _sum_rows_int, f"{source}[:], {target}[:], {DIMS}")
 
 
 @functools.cache

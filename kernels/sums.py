@@ -18,7 +18,7 @@ from numba.core.errors import TypingError
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
-from .isa import cpu
+from .isa.paths import PATHS
 from .isa.vector import INT32, Emitter, word
 
 WIDE = 128                # bytes side by side: four registers of 32 bytes hide the latency of an addition
@@ -133,7 +133,7 @@ def _over(operation: str, start: int, *arrays: Any, blocks: bool = False) -> Any
         element, real = context.get_data_type(dtype), isinstance(dtype, types.Float)
         unit = float(start) if real else start
         combine = getattr(builder, f"f{operation}" if real else operation)
-        e, places = Emitter(builder, cpu.current()), [builder.ptrtoint(view.data, n.type) for view in views]
+        e, places = Emitter(builder, PATHS["generic"]), [builder.ptrtoint(view.data, n.type) for view in views]
         run = _Run(e, context.get_abi_sizeof(element), ir.Constant(element, unit), combine)
         return run.in_blocks(places, n) if blocks else run.of(places, n)
     return (types.float64 if blocks else dtype)(*arrays), generate

@@ -35,6 +35,13 @@ class Entry:
 
 
 @global_compiler_lock
+def ready() -> None:
+    """Fill Numba's tables, so that copies of this process have them."""
+    cpu_target.typing_context.refresh()
+    cpu_target.target_context.refresh()
+
+
+@global_compiler_lock
 def built(entries: Sequence[Entry], target: Target) -> tuple[bytes, str]:
     """The object of these functions for a target, and a hash of their code as LLVM was given it, which is the same for the same code.
 

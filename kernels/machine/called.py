@@ -19,7 +19,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from ..isa import cpu
+from ..isa.paths import PATHS
 from ..isa.vector import WORD, Emitter, as_intrinsic, word
 
 CALLED = ", i8, rest"
@@ -30,7 +30,8 @@ CALLED = ", i8, rest"
 def caller(name: str, words: str) -> Any:
     """The Numba-callable `name(leaf, *words)`, all intp: runs the leaf at that address, whose parameters are those
     words; nothing where it is 0."""
-    return as_intrinsic(f"call_{name}", f"leaf, {words}", cpu.current(), _call)
+    # A call asks nothing of a path, and one that came with the path of its first use would be part of others' names.
+    return as_intrinsic(f"call_{name}", f"leaf, {words}", PATHS["generic"], _call)
 
 
 def _call(e: Emitter, leaf: Any, *words: Any) -> None:

@@ -53,7 +53,11 @@ def compile_all(leaves: Sequence[Any], tell: Tell | None = None) -> None:
             ready(leaf.name)
         else:
             missing.append(leaf)
-    copies = _Copies(missing) if _may_fork() and len(missing) >= FEWEST else None
+    copies = None
+    if len(missing) >= FEWEST and _may_fork():
+        from . import build
+        build.ready()
+        copies = _Copies(missing)
     driver()
     ready("driver")
     if copies is not None:

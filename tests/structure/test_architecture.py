@@ -391,3 +391,12 @@ def test_what_the_drawing_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     lines = house.drawing(House((tmp_path / "tileflow").rglob("*.py"))).splitlines()
     assert [" ".join(line.split()) for line in lines] == [
         "---- floor 3", "top.py Top", "-> mid", "---- floor 2", "mid/ Middle", "deep/ Deep", "-> low", "---- floor 1", "low.py Low"]
+
+
+def test_what_is_made_once_for_the_current_path_is_made_once_for_each():
+    """A cached function asks for no path: it is given one, or its first use would decide for all later ones."""
+    for path in files_of("kernels", "host", "lower"):
+        for node in nodes(path):
+            if isinstance(node, ast.FunctionDef) and {name for name, _ in decorators(node)} & {"cache", "lru_cache"}:
+                called = {ast.unparse(n.func) for n in ast.walk(node) if isinstance(n, ast.Call)}
+                assert "cpu.current" not in called, f"{path.name}: {node.name}"
