@@ -75,7 +75,9 @@ def collect(path: str) -> None:
 
     import tileflow
     from bench import files
+    from tileflow.kernels import loss
     from tileflow.kernels.isa import cpu
+    from tileflow.system.packaged import model_path
     warnings.simplefilter("ignore")
     chosen = contextlib.ExitStack()
     chosen.enter_context(cpu.forced(cpu.PATHS[path]))          # for as long as this process lives
@@ -84,17 +86,19 @@ def collect(path: str) -> None:
         tileflow.inference_model(module, **batches).compile(*arrays)
         for optimizer in ("sgd", "adam", "adamw"):
             tileflow.training_model(module, optimizer=optimizer, learning_rate=0.01, loss="cross_entropy", **batches).compile(*arrays, labels)
+    loss.convert("f8", "f4").compile()                          # of the losses of rows, which a set is measured by
     rng = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder:
         import onnx
         for name, proto, arrays in (("bert", files.bert_mini(), (rng.integers(0, 9, (8, 128)),)),
-                                    ("resnet", files.resnet18(10, 64), (rng.standard_normal((8, 3, 64, 64), np.float32),))):
-            path = str(Path(folder) / f"{name}.onnx")
-            onnx.save(proto, path)
-            tileflow.inference_model(path, **batches).compile(*arrays)
+                                    ("resnet", files.resnet18(10, 64), (rng.standard_normal((8, 3, 64, 64), np.float32),)),
+                                    ("digits", onnx.load(model_path("digits_cnn.onnx")), (np.zeros((8, 1, 8, 8), np.float32),))):
+            file, labels = str(Path(folder) / f"{name}.onnx"), rng.integers(0, 2, 8)
+            onnx.save(proto, file)
+            tileflow.inference_model(file, **batches).compile(*arrays)
             for optimizer in ("sgd", "adamw"):
-                tileflow.training_model(path, optimizer=optimizer, learning_rate=0.01, loss="cross_entropy", **batches).compile(
-                    *arrays, rng.integers(0, 2, 8))
+                model = tileflow.training_model(file, optimizer=optimizer, learning_rate=0.01, loss="cross_entropy", **batches)
+                model.compile(*arrays, labels)
 
 
 def main(arguments: list[str]) -> None:
