@@ -18,7 +18,7 @@ from tileflow.graph.composite import declares
 from tileflow.graph.work import Operand, Window, Work
 from tileflow.kernels.dtypes import ELEMENTS
 from tileflow.kernels.isa import cpu
-from tileflow.kernels.machine.call import Call, Const, In, Micro, Out, Position, Seed
+from tileflow.kernels.machine.call import Address, Call, Const, In, Micro, Out, Position, Seed
 from tileflow.kernels.machine.call import Work as Scratch
 from tileflow.kernels.machine.leaf import Numbers
 
@@ -109,7 +109,7 @@ def test_kernel_calls_are_well_formed(op: Op, types: list[TensorType | None]):
                 assert len(arg.shape) == p.ndim - (isinstance(arg, Scratch) and p.cut == "w")
                 assert p.cut != "r" or arg.shape[0] == call.n
             else:
-                assert isinstance(arg, (Micro, Position, Seed, Numbers, int, float, bool, np.number))
+                assert isinstance(arg, (Address, Micro, Position, Seed, Numbers, int, float, bool, np.number))
                 assert not p.is_array
     assert written == set(range(len(outputs)))
 
