@@ -84,8 +84,10 @@ def collect(path: str) -> None:
     batches = {"micro_batch_size": 8}
     for module, arrays, labels in (*networks(), *sequences()):
         tileflow.inference_model(module, **batches).compile(*arrays)
-        for optimizer in ("sgd", "adam", "adamw"):
-            tileflow.training_model(module, optimizer=optimizer, learning_rate=0.01, loss="cross_entropy", **batches).compile(*arrays, labels)
+        for optimizer, accumulated in (("sgd", 1), ("adam", 1), ("adamw", 1), ("adamw", 2)):
+            model = tileflow.training_model(module, optimizer=optimizer, learning_rate=0.01, loss="cross_entropy",
+                                            gradient_accumulation=accumulated, **batches)
+            model.compile(*(np.repeat(a, accumulated, 0) for a in (*arrays, labels)))
     loss.convert("f8", "f4").compile()                          # of the losses of rows, which a set is measured by
     rng = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder:
