@@ -88,7 +88,7 @@ def pooled(graph: Graph) -> Graph:
 @pytest.mark.parametrize("path", paths.PATHS)
 @pytest.mark.parametrize(("name", "dtype", "winners", "before", "after"), [
     ("tutorial 1", "float32", True, False, True), paths.rare("tutorial 2", "float32", False, False, True),
-    paths.rare("odd", "float32", True, True, True), paths.rare("groups", "float32", True, True, False),
+    ("odd", "float32", True, True, True), paths.rare("groups", "float32", True, True, False),
     paths.rare("stride", "float64", True, True, True), paths.rare("few units", "float32", False, True, True),
     paths.rare("images together", "float32", True, False, True),
     paths.rare("smallest", "float64", True, False, False)])

@@ -164,7 +164,7 @@ def _forward(dtype: str, path: cpu.Cpu, step: int, rows: int, vectors: int, pool
     copy, multiply, finish = copy_rows(dtype, path, step), product(dtype, path, rows, vectors), finisher()
     pool = pooler()
 
-    def conv_forward(x, panels, bias, y, table, u, s, lo, hi, pooling, epilogue, rest):  # type: ignore[no-untyped-def]
+    def conv_forward(x, panels, bias, y, table, u, s, lo, hi, epilogue, pooling, rest):  # type: ignore[no-untyped-def]
         n, c, taps, oc, oh, groups, block, together, part = s.n, s.c, s.taps, s.oc, s.oh, s.groups, s.block, s.together, s.part
         h, w, ow, kw, pitch = table[0], table[1], table[2], table[3], table[11]
         blocks, tiles, sets = (oh + block - 1) // block, (oc + rows - 1) // rows, (n + together - 1) // together
@@ -305,7 +305,7 @@ def products(g: Geometry, dtype: str, path: cpu.Cpu, biased: bool, laid: WeightP
             y, table(un, channels, size), Work("unfolded", (1 if g.in_place else together * un.elements(channels),), dtype),
             PlanarSizes(g.n, g.c, g.kh * g.kw, g.oc, g.oh, g.groups, block, together, channels, part, int(g.in_place),
                         int(biased), 8 * sum(p.words for p in finished.parameters)),
-            pooling.address if pooling else Address(), finished, *operands, *(pooling.args if pooling else []))
+            finished, pooling.address if pooling else Address(), *operands, *(pooling.args if pooling else []))
     leaf = _forward(dtype, path, g.step, rows, vectors, pooling is not None)
     total = time(g, size, path) + (epilogue.cost if epilogue else 0.0) + (pooling.cost if pooling else 0.0)
     before = [] if laid is None else laid.inside(dtype)
