@@ -35,7 +35,7 @@ def computed(path: str, processor: str, folder: Path) -> leaf_bits.Calls:
 def test_the_processor_changes_no_bit(path: str, tmp_path: Path) -> None:
     """On the fastest path two for which LLVM compiles otherwise and the one that this machine has, on others one."""
     own = computed(path, "", tmp_path)
-    assert len(own) > 1000
+    assert len(own) > 500
     others = emulator.OTHERS[path]
     for processor in (*others, emulator.HOST) if path == FASTEST else others[-1:]:
         other = computed(path, processor, tmp_path)
