@@ -100,6 +100,24 @@ def bert_mini(sequence: int = 128, classes: int = 2) -> ModelProto:
     return f.model("bert_mini", [helper.make_tensor_value_info("tokens", TensorProto.INT64, ["batch", sequence])], scores, ["batch", classes])
 
 
+def quantised(layers: int, size: int = 64, rows: int = 8) -> ModelProto:
+    """A chain of products of 8-bit integers, each between QuantizeLinear and DequantizeLinear with scales of its own."""
+    file = _File(seed=0)
+
+    def scaled(what: str, x: str, scale: float, *operators: str) -> str:
+        at = file.array(f"{what}.scale", np.float32(scale)), file.array(f"{what}.zero", np.int8(0))
+        for operator in operators:
+            x = file.add(operator, x, *at)
+        return x
+    x = "x"
+    for i in range(layers):
+        weight = file.array(f"weight{i}", file.rng.integers(-9, 9, (size, size)).astype(np.int8))
+        data = scaled(f"data{i}", x, 0.01 * (1 + i), "QuantizeLinear", "DequantizeLinear")
+        product = file.add("MatMul", data, scaled(f"weight{i}", weight, 1 + 0.01 * (1 + i), "DequantizeLinear"))
+        x = file.add("Relu", product)
+    return file.model("quantised", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [rows, size])], x, [rows, size])
+
+
 def in_float64(model: ModelProto) -> ModelProto:
     """The same model with float64 weights, inputs and outputs."""
     wide = ModelProto()

@@ -108,17 +108,13 @@ def main(arguments: list[str]) -> None:
         return collect(arguments[1])
     from tileflow.kernels.machine import cache, pack
     target, paths = Path(arguments[0]), arguments[1:] or PATHS
-    found: dict[str, bytes] = {}
-    for path in paths:
-        with tempfile.TemporaryDirectory() as folder:
-            place = {"TILEFLOW_CACHE_DIR": folder}
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["TILEFLOW_CACHE_DIR"] = folder             # one for all paths: names tell them apart, and the driver is of none
+        for path in paths:
             subprocess.run([sys.executable, "-m", "bench.packing", "--collect", path], check=True,
-                           env={**os.environ, **environment(path), **place, "NUMBA_NUM_THREADS": "2"})
-            kept = os.environ.get("TILEFLOW_CACHE_DIR")
-            os.environ.update(place)
-            names = [file.stem for file in cache.folder().glob(f"*{cache.SUFFIX}") if not file.name.startswith("image-")]
-            found |= {name: payload for name in names if (payload := cache.read(name)) is not None}
-            os.environ.pop("TILEFLOW_CACHE_DIR") if kept is None else os.environ.update(TILEFLOW_CACHE_DIR=kept)
+                           env={**os.environ, **environment(path), "NUMBA_NUM_THREADS": "2"})
+        names = [file.stem for file in cache.folder().glob(f"*{cache.SUFFIX}") if not file.name.startswith("image-")]
+        found = {name: payload for name in names if (payload := cache.read(name)) is not None}
     temporary = target.with_suffix(".tmp")
     pack.write(temporary, found)
     if temporary.stat().st_size > LARGEST:

@@ -20,7 +20,6 @@ from typing import NamedTuple
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
 
 from . import files, real
 from .kinds.model import inputs_of
@@ -119,29 +118,6 @@ class Taken(NamedTuple):
     wall: float
 
 
-def quantised(layers: int = LAYERS) -> onnx.ModelProto:
-    """A chain of products of 8-bit integers, each between QuantizeLinear and DequantizeLinear with scales of its own."""
-    rng = np.random.default_rng(0)
-    nodes, constants = [], []
-
-    def constant(name: str, value: np.ndarray) -> str:
-        constants.append(numpy_helper.from_array(value, name))
-        return name
-    at = "x"
-    for i in range(layers):
-        scales = [constant(f"{what}{i}", np.float32(0.01 * (1 + i) + k)) for k, what in enumerate(("scale", "weight scale"))]
-        zero = [constant(f"{what}{i}", np.int8(0)) for what in ("zero", "weight zero")]
-        weight = constant(f"weight{i}", rng.integers(-9, 9, (64, 64)).astype(np.int8))
-        nodes += [helper.make_node("QuantizeLinear", [at, scales[0], zero[0]], [f"q{i}"]),
-                  helper.make_node("DequantizeLinear", [f"q{i}", scales[0], zero[0]], [f"d{i}"]),
-                  helper.make_node("DequantizeLinear", [weight, scales[1], zero[1]], [f"w{i}"]),
-                  helper.make_node("MatMul", [f"d{i}", f"w{i}"], [f"m{i}"]), helper.make_node("Relu", [f"m{i}"], [f"y{i}"])]
-        at = f"y{i}"
-    graph = helper.make_graph(nodes, "quantised", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [8, 64])],
-                              [helper.make_tensor_value_info(at, TensorProto.FLOAT, [8, 64])], constants)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-
-
 def taken(command: Sequence[str], cache: Path) -> Taken:
     """What a process takes that has its kernels in that cache.
 
@@ -167,7 +143,7 @@ def subjects(chosen: argparse.Namespace, folder: Path) -> Iterator[tuple[str, li
     for name in ("mnist", "bert-mini"):
         model, _, data, _, _, *sizes = prepare(name, folder)
         yield f"{name}, a training step", [chosen.python, "-c", STEP, model, data, *sizes[1::2]]
-    onnx.save(quantised(), folder / "quantised.onnx")
+    onnx.save(files.quantised(LAYERS), folder / "quantised.onnx")
     paths = [folder / "quantised.onnx", *(real.files(chosen.folder, chosen.manifest, chosen.only) if chosen.folder else [])]
     for path in paths:
         stored = folder / f"{path.stem}.npz"

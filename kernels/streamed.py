@@ -20,6 +20,7 @@ from .elementwise.expr import Var, cast
 from .elementwise.loops import EmittedLeaf, elementwise_call
 from .isa import cpu
 from .isa.half import narrow_rows, widen_rows
+from .machine.build import OPTIONS
 from .machine.call import Call, In, Out, Work
 from .machine.inner import register_jitable
 from .machine.leaf import Leaf, from_lines
@@ -145,7 +146,7 @@ def _body(leaf: Leaf) -> Any:
     twin = leaf.twin
     made = FunctionType(twin.__code__, twin.__globals__, twin.__name__, twin.__defaults__, twin.__closure__)
     made.__qualname__ = f"{twin.__name__}_{leaf.identity}"
-    return register_jitable(made, **leaf.options)
+    return register_jitable(made, **OPTIONS)
 
 
 def _word(p: Any, kind: str) -> str:

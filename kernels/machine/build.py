@@ -3,12 +3,12 @@ the system's own libraries by name."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import binding, ir
-from numba.core import compiler, types
+from numba.core import compiler
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 from numba.core.typing import Signature
@@ -23,15 +23,17 @@ OUTSIDE = frozenset({"memset", "memcpy", "memmove", "sched_yield", "clock_gettim
                      "pthread_mutex_unlock", "pthread_cond_broadcast", "pthread_cond_wait", *_MATHEMATICS.split()})
 """What objects may ask of others: the system's memory, threads and clock, and the C library's mathematics, for float64 mostly."""
 
+OPTIONS = {"error_model": "numpy"}
+"""Numba's options for all code: a division by zero raises nothing. None lets floats be reordered."""
+
 
 @dataclass(frozen=True)
 class Entry:
-    """A function of an object, by its symbol there: C's, over the integers of Numba's signature. options: Numba's."""
+    """A function of an object, by its symbol there: C's, of whole numbers, one of which it returns."""
 
     symbol: str
     function: Callable[..., Any]
     signature: Signature
-    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @global_compiler_lock
@@ -69,19 +71,16 @@ def _lowered(entry: Entry) -> tuple[binding.ModuleRef, binding.ModuleRef]:
     """LLVM's code of the function that C calls, and of what it calls: in this order, for what nobody calls is not linked."""
     flags = compiler.Flags()
     # The last of these is what inner functions have: by other flags Numba would compile them once more for those of an entry.
-    cpu_target.options.parse_as_flags(flags, dict(entry.options, nopython=True, no_cpython_wrapper=True))
+    cpu_target.options.parse_as_flags(flags, dict(OPTIONS, nopython=True, no_cpython_wrapper=True))
     context, signature = codegen.context(), entry.signature
     result = compiler.compile_extra(cpu_target.typing_context, context, entry.function, signature.args, signature.return_type, flags, {},
                                     pipeline_class=inner.Outermost)
     kind = context.call_conv.get_function_type(signature.return_type, signature.args)
     module = context.create_module(entry.symbol)
     called = ir.Function(module, kind, result.fndesc.llvm_func_name)
-    returns = ir.VoidType() if signature.return_type == types.void else ir.IntType(64)
-    function = ir.Function(module, ir.FunctionType(returns, [ir.IntType(64)] * len(signature.args)), entry.symbol)
+    word = ir.IntType(64)
+    function = ir.Function(module, ir.FunctionType(word, [word] * len(signature.args)), entry.symbol)
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     status, value = context.call_conv.call_function(builder, called, signature.return_type, signature.args, function.args)
-    if signature.return_type == types.void:
-        builder.ret_void()
-    else:
-        builder.ret(builder.select(status.is_error, ir.Constant(returns, RAISED), value))
+    builder.ret(builder.select(status.is_error, ir.Constant(word, RAISED), value))
     return binding.parse_assembly(str(module)), result.library.linked()

@@ -49,7 +49,8 @@ def _words(value: Any, met: dict[int, int]) -> Iterator[str]:
     value = getattr(value, "py_func", getattr(value, "_defn", value))              # what Numba's dispatchers and intrinsics are made of
     kind = type(value)
     yield kind.__qualname__
-    home = (value if isinstance(value, type | types.ModuleType) else kind).__module__ if not isinstance(value, types.ModuleType) else value.__name__
+    is_type = isinstance(value, type)
+    home = value.__name__ if isinstance(value, types.ModuleType) else (value if is_type else kind).__module__
     if isinstance(value, PLAIN):
         yield repr(value)
     elif isinstance(value, types.FunctionType):
@@ -75,13 +76,13 @@ def _words(value: Any, met: dict[int, int]) -> Iterator[str]:
         yield from _words((value.__func__, value.__self__), met)
     elif hasattr(kind, "content"):
         yield str(value.content())
-    elif isinstance(value, type) and _is_ours(value.__module__):
+    elif is_type and _is_ours(home):
         yield from (value.__qualname__, sources.digest(value.__module__))
-    elif is_dataclass(value) and not isinstance(value, type):
+    elif is_dataclass(value) and not is_type:
         yield f"{home}.{kind.__qualname__}"
         for field in fields(value):
             yield from _words(getattr(value, field.name), met)
-    elif isinstance(value, type | types.ModuleType | types.BuiltinFunctionType | np.ufunc) or home.split(".")[0] in VERSIONED:
+    elif is_type or isinstance(value, types.ModuleType | types.BuiltinFunctionType | np.ufunc) or home.split(".")[0] in VERSIONED:
         yield repr(value) if home.startswith("numba.core.types") else f"{home}.{getattr(value, '__qualname__', getattr(value, '__name__', ''))}"
     else:
         raise TypeError(f"machine code would depend on {value!r}, and a {home}.{kind.__qualname__} says nothing that names it in the cache; "
@@ -138,5 +139,3 @@ def _names(code: types.CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _names(constant)
-
-

@@ -203,7 +203,7 @@ class Leaf:
 
     def __init__(self, function: Callable[..., Any], signature: str, *, same: Mapping[int, int] | None = None,
                  checked: bool = False, key: str = "", numbers: type[Numbers] | None = None,
-                 narrowed: Callable[[Any, Mapping[int, str]], Any] | None = None, **options: Any) -> None:
+                 narrowed: Callable[[Any, Mapping[int, str]], Any] | None = None) -> None:
         """Args:
             function: the body, over views of the signature's parameters.
             same: {output: input} pairs of parameters that share memory. The body gets one view twice, so that LLVM
@@ -213,13 +213,11 @@ class Leaf:
             numbers: the class of the parameter `numbers`, if the signature has one.
             narrowed: how a call of this leaf is done with some parameters, by their place among those with words, in 16-bit memory of these types
                 while it computes in float32; None where it cannot. Arrays cut by rows need none of it (`streamed`).
-            options: Numba options.
         """
         self.twin, self.signature, self.parameters = function, signature, parse(signature, numbers)
         self.checked, self.narrowed = checked, narrowed
         self.same = dict(same or {})
         self._key = key
-        self.options = dict(error_model="numpy", **options)
         self._code: stored.Code | None = None
 
     @property
@@ -231,7 +229,7 @@ class Leaf:
         """A hash of everything that shapes the machine code but what compiles it, 16 letters."""
         path = cpu.current()
         named = [p.numbers.names() for p in self.parameters if p.numbers]
-        return content.digest(self._content, path.name, Target.of(path), self.signature, self.same, self.checked, self._key, self.options, named)
+        return content.digest(self._content, path.name, Target.of(path), self.signature, self.same, self.checked, self._key, named)
 
     @functools.cached_property
     def _content(self) -> str:
@@ -252,7 +250,7 @@ class Leaf:
         """Compile, or read from the cache; nothing when done before."""
         if not self.load():
             symbol = f"tileflow_{self.name}_{self.identity}"
-            made, given = build.built([build.Entry(symbol, self._entry(), ENTRY, self.options)], Target.of(cpu.current()))
+            made, given = build.built([build.Entry(symbol, self._entry(), ENTRY)], Target.of(cpu.current()))
             self._code = stored.keep(self.stored_name, self.name, [symbol], given, made)
 
     def _entry(self) -> Callable[[int, int, int, int], int]:
@@ -263,7 +261,7 @@ class Leaf:
                 "    v = views(block, lo, hi, worker)\n"
                 f"    status = body({', '.join(f'v[{i}]' for i in order)})\n"
                 f"    return {'status' if self.checked else '0'}\n")
-        names = dict(views=_views(seen), body=njit(inline="always", **self.options)(self.twin),
+        names = dict(views=_views(seen), body=njit(inline="always", **build.OPTIONS)(self.twin),
                      __name__=self.twin.__module__)
         exec(compile(text, "<leaf>", "exec"), names)          # our own four lines above: no foreign text reaches it
         home = self.twin.__code__

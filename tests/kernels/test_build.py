@@ -31,7 +31,7 @@ NUMBAS = {"ol_int.<locals>.impl", "ol_min.<locals>.impl", "ol_max.<locals>.impl"
 
 
 def built(leaf: Leaf, made_for: Target | None = None) -> tuple[bytes, str]:
-    return build.built([build.Entry("entry", leaf._entry(), ENTRY, leaf.options)], made_for or Target.of(cpu.current()))
+    return build.built([build.Entry("entry", leaf._entry(), ENTRY)], made_for or Target.of(cpu.current()))
 
 
 @on_linux

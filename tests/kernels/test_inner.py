@@ -21,7 +21,7 @@ class Copying(compiler.Compiler):
 def test_a_body_that_is_moved_into_its_leaf_is_the_code_that_numba_copies_there(leaf: Leaf, monkeypatch: pytest.MonkeyPatch) -> None:
     @global_compiler_lock
     def code() -> list[str]:
-        module = build.linked([build.Entry("entry", leaf._entry(), ENTRY, leaf.options)])
+        module = build.linked([build.Entry("entry", leaf._entry(), ENTRY)])
         return codegen.text_of(module, frozenset({"entry"})).splitlines()
 
     moved = code()

@@ -42,7 +42,7 @@ def code(leaf: Leaf) -> str:
         linked(library, other)
 
     codegen.Library.add_linking_library = noted    # type: ignore[method-assign]
-    module = build.linked([build.Entry("entry", leaf._entry(), ENTRY, leaf.options)])
+    module = build.linked([build.Entry("entry", leaf._entry(), ENTRY)])
     codegen.Library.add_linking_library = linked   # type: ignore[method-assign]
     text = codegen.text_of(module, frozenset({"entry"}))
     return "\t".join([hashlib.sha256(text.encode()).hexdigest()[:16], " ".join(sorted(foreign))])

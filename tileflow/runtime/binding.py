@@ -203,6 +203,7 @@ class Blocks:
             elif isinstance(arg, Seed):
                 words.seeds.append(words.add(0))
             else:
+                assert not p.is_array, f"{bound.row.leaf.name}({bound.row.leaf.signature}) got the number {arg} for {p}"
                 words.add(scalar_word(p.dtype, arg))
         return start
 
