@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tileflow import compiler
 from tileflow.importers.onnx import import_graph, load_model
 from tileflow.lower.plan import make_plan
-from tileflow.program.program import Batching
+from tileflow.program.batching import Batching
 
 from .models import initial_weights, tutorial_cnn
 

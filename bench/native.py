@@ -19,7 +19,8 @@ from tileflow.kernels.machine.boards import ROW_WORDS
 from tileflow.kernels.machine.table import AGAIN, BRANCH, LEAF, REPEAT, Table, Word
 from tileflow.passes.cse import cse
 from tileflow.passes.fold import fold
-from tileflow.program.program import Batching, Program
+from tileflow.program.batching import Batching
+from tileflow.program.program import Program
 from tileflow.program.schedule import Atomic, Refresh, Repeat, Run
 from tileflow.runtime.executable import Host, make_engine
 from tileflow.state import Session

@@ -18,7 +18,8 @@ from tileflow.nn.init import kaiming_normal, normal
 from tileflow.nn.module import record
 from tileflow.nn.tensor import cat
 from tileflow.optim import Optimizer
-from tileflow.program.program import Batching, Program
+from tileflow.program.batching import Batching
+from tileflow.program.program import Program
 from tileflow.strategy.mark import Marking
 
 VOCABULARY, POSITIONS, SEGMENTS = 30522, 512, 2

@@ -10,9 +10,9 @@ from itertools import compress
 from .graph import Builder, Graph, Origin, State, Value, verify
 from .graph.collector import without_collector
 from .optim import Optimizer, rounding
-from .optim.adapting import adapt
+from .optim.adapting import adapt, loss_scale
 from .optim.base import Averaged, build_fold, build_update
-from .optim.scaling import Scaling, loss_scale
+from .optim.scaling import Scaling
 from .options.options import Options
 from .passes.autocast import autocast
 from .passes.autograd import gradients, losses, reached
@@ -24,8 +24,10 @@ from .passes.gather import gather
 from .passes.partials import require_halves, set_partials
 from .passes.serialize import serialize
 from .passes.split import hoist, split_fold
+from .precision.casting import choices
 from .precision.types import Precision
-from .program.program import Batching, Program
+from .program.batching import Batching
+from .program.program import Program
 from .program.replicas import Grouping, copy_of, grouped, own_states, refuse_written
 from .strategy.mark import Marking
 from .system.errors import OptionError, UnsupportedError
@@ -240,7 +242,7 @@ def _forward(options: CompileOptions) -> list[Step]:
 
 def _autocast(precision: Precision) -> Callable[[Program], None]:
     def step(p: Program) -> None:
-        choose = precision.choices(p.micro)
+        choose = choices(precision, p.micro)
         if choose is not None:
             autocast(p.micro, choose)
         if precision.partials:

@@ -21,7 +21,8 @@ from .executable.engine import Engine
 from .graph import CODES, Graph, type_of
 from .importers.onnx import DynamicOperandError, OnnxModel, import_graph, load_model, resolved, unsupported_nodes, wrap_model
 from .importers.onnx.pieces import Cutter, decides
-from .program.program import Batching, Program
+from .program.batching import Batching
+from .program.program import Program
 from .runtime.executable import Host, Recent, Signature, make_engine
 from .runtime.pieces import Pieces, as_datum
 from .state import Session, Turn, build

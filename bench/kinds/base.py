@@ -89,7 +89,7 @@ class Problem:
 
     def ours(self, threads: int) -> Runner:
         """Our side. Raises Unsupported."""
-        from tileflow.graph.types import CODES
+        from tileflow.memory.types import CODES
         from tileflow.system.errors import TileflowError
         if self.dtype not in CODES:
             raise Unsupported(f"not supported yet: {self.dtype}")

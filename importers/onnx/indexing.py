@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tileflow.graph import Value
-from tileflow.graph.types import HIGHEST_RANK
+from tileflow.memory.types import HIGHEST_RANK
 from tileflow.ops.gather_nd import known_rows
 from tileflow.ops.places import known_elements
 from tileflow.ops.shape import normal_axis

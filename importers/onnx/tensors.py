@@ -9,8 +9,8 @@ import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto, helper, numpy_helper
 
 from tileflow.graph import CODES, HIGHEST_RANK, NARROW
-from tileflow.graph.types import packing
 from tileflow.memory import budget
+from tileflow.memory.types import packing
 from tileflow.system.errors import ModelError, UnsupportedError
 from tileflow.system.text import one_line
 

@@ -12,7 +12,7 @@ import numpy as np
 from onnx import GraphProto, TensorProto
 
 from tileflow.graph import TensorType, Value
-from tileflow.graph.types import broadcast_shapes
+from tileflow.memory.types import broadcast_shapes
 from tileflow.ops.quantize import BOUNDS, QuantizeLinear
 from tileflow.ops.shape import normal_axes, normal_axis
 from tileflow.system.errors import ShapeError

@@ -9,7 +9,7 @@ import pytest
 
 import tileflow
 from tileflow import nn, optim
-from tileflow.program.program import Batching
+from tileflow.program.batching import Batching
 from tileflow.program.schedule import Run, depths, elapsed, period, times, unrolled
 from tileflow.program.staging import Staging
 from tileflow.strategy import pipelined, rules

@@ -13,7 +13,8 @@ from tileflow import nn
 from tileflow.graph import TensorType
 from tileflow.graph.work import Contraction
 from tileflow.loss import find
-from tileflow.program.program import Batching, Program
+from tileflow.program.batching import Batching
+from tileflow.program.program import Program
 from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.machine import analyze
 from tileflow.tiles.plans.plan import TileOptions

@@ -17,7 +17,7 @@ from tileflow.importers.onnx import UnsupportedNodesError, import_graph, wrap_mo
 from tileflow.loss import find
 from tileflow.lower.plan import make_plan
 from tileflow.optim import Adam
-from tileflow.program.program import Batching
+from tileflow.program.batching import Batching
 from tileflow.system.errors import ModelError
 
 FEW, MANY, MOST = 1500, 6000, 9.0

@@ -18,7 +18,7 @@ from tileflow.nn.module import record
 from tileflow.passes.autograd import gradients
 from tileflow.passes.cse import cse
 from tileflow.passes.fold import fold
-from tileflow.program.program import Batching
+from tileflow.program.batching import Batching
 from tileflow.runtime.executable import make_engine
 from tileflow.state.session import Session
 

@@ -21,7 +21,7 @@ from tileflow.lower.plan import make_plan
 from tileflow.onnx_backend import Backend
 from tileflow.ops.activation import Relu
 from tileflow.ops.arithmetic import Clip
-from tileflow.program.program import Batching
+from tileflow.program.batching import Batching
 
 Array = np.ndarray
 F = np.float32

@@ -30,7 +30,7 @@ from tileflow.passes.autocast import CastRule, autocast
 from tileflow.passes.autograd import gradients
 from tileflow.passes.cse import cse
 from tileflow.passes.fold import fold
-from tileflow.program.program import Batching
+from tileflow.program.batching import Batching
 from tileflow.runtime.executable import Host, make_engine
 from tileflow.state import Session
 from tileflow.system.errors import TileflowError, UnsupportedError

@@ -20,8 +20,8 @@ from places import TESTS
 
 from tileflow import cli
 from tileflow.graph import TensorType
-from tileflow.graph.types import broadcast_shapes
 from tileflow.importers.onnx import fold, import_graph, load_model
+from tileflow.memory.types import broadcast_shapes
 from tileflow.ops.index import Slice
 from tileflow.ops.moving import move
 from tileflow.runtime.checkpoint import load_tensors, save_tensors

@@ -33,7 +33,7 @@ from tileflow.kernels.elementwise.loops import elementwise_call
 from tileflow.kernels.isa import cpu
 from tileflow.kernels.machine.call import Call, In, Out
 from tileflow.kernels.machine.status import NOT_FINITE, OK
-from tileflow.program.program import Batching
+from tileflow.program.batching import Batching
 from tileflow.runtime.executable import make_engine
 from tileflow.state.session import Session
 

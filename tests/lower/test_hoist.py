@@ -9,7 +9,8 @@ from tileflow.kernels.isa import cpu
 from tileflow.lower.passes import PassSetting, host_form
 from tileflow.lower.plan import make_plan
 from tileflow.lower.prologue import SMALL, fixed, hoist
-from tileflow.program.program import Batching, Program
+from tileflow.program.batching import Batching
+from tileflow.program.program import Program
 from tileflow.runtime.executable import make_engine
 from tileflow.state import Session
 

@@ -413,7 +413,7 @@ def test_every_worker_has_scratch_wherever_rows_may_be_split():
     """More workers than micro-batches side by side: the lanes work alone, everything else over all workers."""
     from tileflow import compiler
     from tileflow.lower.plan import make_plan
-    from tileflow.program.program import Batching
+    from tileflow.program.batching import Batching
 
     def graph() -> Graph:
         graph = Graph()

@@ -17,7 +17,8 @@ from tileflow.kernels.isa import cpu
 from tileflow.lower import pack as packing
 from tileflow.lower.pack import pack
 from tileflow.lower.plan import make_plan
-from tileflow.program.program import Batching, Program
+from tileflow.program.batching import Batching
+from tileflow.program.program import Program
 from tileflow.runtime.executable import make_engine
 from tileflow.state import Session
 

@@ -16,7 +16,8 @@ from tileflow.lower.row import ArrayOperand, Place, Row
 from tileflow.optim.rounding import stochastic
 from tileflow.passes.cse import cse
 from tileflow.passes.fold import fold
-from tileflow.program.program import Batching, Program
+from tileflow.program.batching import Batching
+from tileflow.program.program import Program
 from tileflow.program.schedule import Atomic, Repeat, Run
 from tileflow.runtime import assemble
 from tileflow.runtime.binding import Bound

@@ -20,7 +20,8 @@ from tileflow import compiler, nn
 from tileflow.graph import Builder, Graph
 from tileflow.options.registries import OPTIMIZERS
 from tileflow.passes.autograd import gradients
-from tileflow.program.program import Batching, Program
+from tileflow.program.batching import Batching
+from tileflow.program.program import Program
 
 ROWS = 2
 X, LABELS = Images.rows(np.random.default_rng(0), 8 * ROWS), np.zeros(8 * ROWS, np.int64)

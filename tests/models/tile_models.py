@@ -12,7 +12,8 @@ from tileflow.loss import find
 from tileflow.nn.module import record
 from tileflow.nn.tensor import Tensor
 from tileflow.optim import SGD, Adam, Optimizer
-from tileflow.program.program import Batching, Program
+from tileflow.program.batching import Batching
+from tileflow.program.program import Program
 
 
 def build(net: nn.Module, shape: tuple[int, ...], training: bool = True, accumulation: int = 1, optimizer: Optimizer | None = None,

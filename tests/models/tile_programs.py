@@ -8,7 +8,8 @@ import numpy as np
 
 import tileflow.ops  # noqa: F401   (registers the operators)
 from tileflow.graph import Builder, Graph, Origin, TensorType
-from tileflow.program.program import Batching, Program
+from tileflow.program.batching import Batching
+from tileflow.program.program import Program
 from tileflow.tiles.hardware.chip import CHIPS
 from tileflow.tiles.hardware.io import HostIO
 from tileflow.tiles.machine import Transfer

@@ -14,7 +14,8 @@ from tileflow.nn import functional
 from tileflow.nn.module import record
 from tileflow.nn.tensor import Tensor, cat
 from tileflow.optim import SGD, Adam
-from tileflow.program.program import Batching, Program
+from tileflow.program.batching import Batching
+from tileflow.program.program import Program
 
 
 class Block(nn.Module):

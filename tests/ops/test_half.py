@@ -17,7 +17,7 @@ from tileflow import compiler
 from tileflow.graph import HALVES, Builder, Graph, Op, TensorType
 from tileflow.importers.onnx import wrap_model
 from tileflow.ops.elementwise import Elementwise
-from tileflow.program.program import Batching
+from tileflow.program.batching import Batching
 from tileflow.runtime.executable import Host, make_engine
 from tileflow.state import Session
 from tileflow.system.errors import TileflowError

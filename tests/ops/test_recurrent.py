@@ -23,7 +23,7 @@ from tileflow.onnx_backend import Backend
 from tileflow.ops.cells import GATES, TAKES
 from tileflow.ops.recurrence import Recurrence
 from tileflow.optim import Adam
-from tileflow.program.program import Batching
+from tileflow.program.batching import Batching
 from tileflow.system.errors import ShapeError, TypeMismatchError, UnsupportedError
 
 rng = np.random.default_rng(12)

@@ -16,7 +16,7 @@ from tileflow.ops.conv_transpose import ConvTranspose
 from tileflow.ops.gather_nd import GatherND
 from tileflow.ops.resize import Resize
 from tileflow.passes.autograd import gradients
-from tileflow.program.program import Batching
+from tileflow.program.batching import Batching
 from tileflow.runtime.executable import make_engine
 from tileflow.state.session import Session
 from tileflow.system.errors import ShapeError

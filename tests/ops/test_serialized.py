@@ -17,7 +17,8 @@ from tileflow.kernels.gemm.problem import simplify
 from tileflow.kernels.isa import cpu
 from tileflow.kernels.machine.call import In, Out, Work
 from tileflow.ops.matmul import MODES
-from tileflow.program.program import Batching, Program
+from tileflow.program.batching import Batching
+from tileflow.program.program import Program
 from tileflow.system.errors import OptionError, ShapeError
 from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.machine import analyze

@@ -14,7 +14,8 @@ from peers import needs
 
 from tileflow.importers.onnx import load_model
 from tileflow.onnx_backend import Backend
-from tileflow.program.program import Batching, Program
+from tileflow.program.batching import Batching
+from tileflow.program.program import Program
 from tileflow.system.errors import ModelError, ShapeError, TileflowError, UnsupportedError
 from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.machine import analyze

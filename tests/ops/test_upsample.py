@@ -11,12 +11,12 @@ from evaluate import check_kernel, normal, run_kernel
 from tileflow.compiler import inference
 from tileflow.graph import Builder, Graph
 from tileflow.graph.op import OPS
-from tileflow.graph.types import TensorType
 from tileflow.kernels.conv import PLANAR, choose
 from tileflow.kernels.isa import cpu
+from tileflow.memory.types import TensorType
 from tileflow.ops.conv import ConvInputGrad
 from tileflow.ops.resize import Repeat, RepeatGrad
-from tileflow.program.program import Batching
+from tileflow.program.batching import Batching
 from tileflow.runtime.executable import Host, make_engine
 from tileflow.state import Session
 

@@ -67,7 +67,7 @@ def _drawn_graph(seed: int) -> Iterable[tuple[str, Array]]:
     from test_random_graphs import recipe
 
     from tileflow import compiler
-    from tileflow.program.program import Batching
+    from tileflow.program.batching import Batching
     from tileflow.runtime.executable import make_engine
     from tileflow.state.session import Session
     graph, feeds = recipe(seed).build()

@@ -474,7 +474,7 @@ def use_model(path: Path, run: bool = False) -> None:
     from tileflow.loss import find
     from tileflow.lower.plan import make_plan
     from tileflow.optim import SGD
-    from tileflow.program.program import Batching
+    from tileflow.program.batching import Batching
     model = load_model(path)
     for training in (False, True):
         inspect_model(model, training=training)
@@ -531,7 +531,7 @@ def use_pieces(path: Path, run: bool = False) -> tuple[dict[str, np.ndarray], li
 
 def compiled(graph: Any) -> Any:
     from tileflow import compiler
-    from tileflow.program.program import Batching
+    from tileflow.program.batching import Batching
     return compiler.inference(check_size(graph), Batching(1)).program
 
 

@@ -43,9 +43,10 @@ from tileflow.loss import find
 from tileflow.memory import alignment
 from tileflow.nn.module import record
 from tileflow.program import file
+from tileflow.program.batching import Batching
 from tileflow.program.expressions import from_data
 from tileflow.program.fields import read
-from tileflow.program.program import Batching, Program
+from tileflow.program.program import Program
 from tileflow.program.writing import bytes_of, digest_of, structure_of, text_of
 from tileflow.runtime import segments
 from tileflow.runtime.executable import Host, make_engine

@@ -16,7 +16,8 @@ from tileflow.graph import Builder
 from tileflow.nn.tensor import Tensor
 from tileflow.optim import SGD, Adam, Optimizer
 from tileflow.passes.autograd import gradients
-from tileflow.program.program import Batching, Program
+from tileflow.program.batching import Batching
+from tileflow.program.program import Program
 from tileflow.tiles.hardware.chip import CHIPS, Chip, MatrixUnit
 from tileflow.tiles.plans.plan import TileOptions
 

@@ -11,7 +11,7 @@ from tileflow.optim import SGD
 from tileflow.passes.cse import LARGEST_CONSTANT, cse
 from tileflow.passes.fold import LARGEST, fold
 from tileflow.passes.split import hoist, split_fold
-from tileflow.program.program import Batching
+from tileflow.program.batching import Batching
 from tileflow.system.errors import OptionError
 
 F4 = TensorType("float32", (2, 3))

@@ -22,9 +22,10 @@ from tileflow.optim import SGD
 from tileflow.options.options import Options
 from tileflow.passes.autocast import CastRule, autocast
 from tileflow.passes.casts import cast_of, shorten_casts
+from tileflow.precision.casting import choices
 from tileflow.precision.policy import ALIASES, DEFAULT, SETS, Policy
 from tileflow.precision.types import Precision
-from tileflow.program.program import Batching
+from tileflow.program.batching import Batching
 from tileflow.system.errors import OptionError, TileflowError
 
 MIXED = Precision.of(Options(precision="16-mixed"))
@@ -48,7 +49,7 @@ def parameter(b: Builder, i: int) -> Value:
 
 
 def cast(graph: Graph, precision: Precision = MIXED) -> Graph:
-    choose = precision.choices(graph)
+    choose = choices(precision, graph)
     assert choose is not None
     return verify(autocast(graph, choose))
 
@@ -244,7 +245,7 @@ def test_float32_programs_are_what_they_were() -> None:
     """Without a mixed precision, and without layers that ask for it, the step does nothing at all."""
     graph = graph_of(lambda b, x: b.MatMul(x, parameter(b, 0)), [(8, 8)])
     for name in ("32", "64", "16-true"):
-        assert Precision.of(Options(precision=name)).choices(graph) is None
+        assert choices(Precision.of(Options(precision=name)), graph) is None
 
 
 @pytest.mark.parametrize("case", [c for c in golden_casts.CASES if c not in golden_casts.EXPORTED])
@@ -289,7 +290,7 @@ class Net(Module):
 def products(net: Module, precision: str = "32", **options: Any) -> list[str]:
     """The types of the products of a network, in order."""
     graph = record(net, [X], training=True, dtype="float32")
-    choose = Precision.of(Options(precision=precision, **options)).choices(graph)
+    choose = choices(Precision.of(Options(precision=precision, **options)), graph)
     if choose is not None:
         verify(autocast(graph, choose))
         assert not any(n.origin.hints.casting is not None for n in graph.nodes)

@@ -32,7 +32,8 @@ from tileflow.kernels.isa import cpu
 from tileflow.lower.passes import PassSetting, host_program
 from tileflow.lower.plan import make_plan
 from tileflow.program import file
-from tileflow.program.program import Batching, Program
+from tileflow.program.batching import Batching
+from tileflow.program.program import Program
 from tileflow.program.reading import array_types, program_of
 from tileflow.program.writing import structure_of, text_of
 from tileflow.runtime.executable import Host, make_engine

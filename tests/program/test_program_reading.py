@@ -21,8 +21,9 @@ from tileflow.graph.region import closed
 from tileflow.kernels.elementwise.expr import OPERATIONS, Const, Expr, Var, key, make, where
 from tileflow.ops.control import If
 from tileflow.program import expressions
+from tileflow.program.batching import Batching
 from tileflow.program.fields import Fault, read, written
-from tileflow.program.program import Batching, Program
+from tileflow.program.program import Program
 from tileflow.program.reading import DEEPEST, program_of
 from tileflow.program.writing import structure_of
 

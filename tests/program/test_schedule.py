@@ -16,7 +16,8 @@ from tileflow import exact, nn, optim, report
 from tileflow.executable.image import DUE
 from tileflow.kernels.machine import table as rows
 from tileflow.kernels.machine.table import Table
-from tileflow.program.program import Batching, Program
+from tileflow.program.batching import Batching
+from tileflow.program.program import Program
 from tileflow.program.schedule import (
     Atomic,
     Begin,

@@ -12,7 +12,7 @@ from paths import exhaustive
 import tileflow
 from tileflow import Options, nn, optim
 from tileflow.importers.onnx import wrap_model
-from tileflow.program.program import Batching
+from tileflow.program.batching import Batching
 from tileflow.runtime.outputs import selection
 from tileflow.system.errors import DataError, OptionError, ShapeError, TileflowError, TypeMismatchError
 

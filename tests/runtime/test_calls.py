@@ -20,7 +20,7 @@ from tileflow.importers.onnx import OnnxModel
 from tileflow.loss import find
 from tileflow.onnx_backend import Backend
 from tileflow.optim import SGD
-from tileflow.program.program import Batching
+from tileflow.program.batching import Batching
 from tileflow.runtime import source
 from tileflow.system.errors import TypeMismatchError
 

@@ -14,9 +14,9 @@ from peers import needs
 
 import tileflow
 from tileflow.feed.ahead import ahead
-from tileflow.graph.types import TensorType
 from tileflow.importers.onnx import wrap_model
 from tileflow.kernels.machine import limits as limits_module
+from tileflow.memory.types import TensorType
 from tileflow.options.options import Options
 from tileflow.runtime.data import Data, DataLoader, Dataset, open_data
 from tileflow.runtime.data.dataset import permutation

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import tileflow
 from tileflow import Options, nn, optim
-from tileflow.program.program import Batching
+from tileflow.program.batching import Batching
 from tileflow.runtime.outputs import selection
 from tileflow.system.errors import OptionError, ShapeError
 

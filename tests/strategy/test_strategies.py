@@ -13,7 +13,7 @@ import pytest
 import tileflow
 from tileflow import nn
 from tileflow.kernels.elementwise.loops import EmittedLeaf
-from tileflow.program.program import Batching
+from tileflow.program.batching import Batching
 from tileflow.program.schedule import (
     Fold,
     Repeat,

@@ -47,28 +47,28 @@ def files_of(*parts: str) -> list[Path]:
     return [p for p in PRODUCT if part_of(module_of(p)) in parts]
 
 
-LOWEST = {"graph", "kernels", "system"}
+LOWEST = {"graph", "kernels", "memory", "system"}
 ARROWS = {
     "kernels": {"kernels"},
     "system": {"system"},
     "feed": {"feed", "system"},
-    "memory": {"graph", "kernels", "memory", "system"},
+    "memory": {"kernels", "memory", "system"},
     "graph": LOWEST,
     "options": {"options", "program", "system"},
     "ops": LOWEST | {"ops"},
-    "importers": LOWEST - {"kernels"} | {"importers", "memory", "ops"},
-    "loss": {"graph", "loss", "metrics", "options", "system"},
+    "importers": LOWEST - {"kernels"} | {"importers", "ops"},
+    "loss": {"graph", "loss", "memory", "metrics", "options", "system"},
     "metrics": {"metrics", "system"},
     "optim": {"graph", "memory", "optim", "options", "system"},
     "passes": {"graph", "passes", "system"},
     "program": LOWEST | {"program"},
     "strategy": {"graph", "options", "program", "strategy", "system"},
     "compiler": {"graph", "optim", "options", "passes", "precision", "program", "strategy", "system"},
-    "precision": {"graph", "ops", "options", "passes", "precision", "system"},
+    "precision": {"graph", "memory", "ops", "options", "passes", "precision", "system"},
     "host": LOWEST | {"host", "ops"},
-    "lower": LOWEST | {"host", "lower", "memory", "program", "strategy"},
-    "nn": LOWEST - {"kernels"} | {"loss", "memory", "nn", "ops", "precision", "state"},
-    "tiles": LOWEST - {"kernels"} | {"memory", "program", "strategy", "tiles"},
+    "lower": LOWEST | {"host", "lower", "program", "strategy"},
+    "nn": LOWEST - {"kernels"} | {"loss", "nn", "ops", "precision", "state"},
+    "tiles": LOWEST - {"kernels"} | {"program", "strategy", "tiles"},
     "exact": LOWEST | {"exact", "program", "tiles"},
     "report": {"program", "report", "system", "tiles"},
     "exploration": {"compiler", "exact", "exploration", "graph", "options", "program", "report", "state", "strategy", "system", "tiles"},

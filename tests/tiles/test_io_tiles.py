@@ -16,7 +16,7 @@ import tileflow
 from tileflow.exploration.planning import analyzed
 from tileflow.optim import Adam
 from tileflow.options.options import Options
-from tileflow.program.program import Batching
+from tileflow.program.batching import Batching
 from tileflow.system.errors import OptionError
 from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.hardware.io import Transfer, host_io

@@ -17,7 +17,7 @@ from tileflow.graph import Graph, Hints, Node, TensorType
 from tileflow.loss import find
 from tileflow.lower.plan import make_plan
 from tileflow.nn.module import record
-from tileflow.program.program import Batching
+from tileflow.program.batching import Batching
 from tileflow.system.errors import OptionError, ShapeError, TileflowError
 from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.machine import TileProgram, analyze

@@ -12,7 +12,8 @@ from tileflow.graph import OPS, Builder, Graph, TensorType
 from tileflow.graph.work import Work
 from tileflow.kernels.elementwise.expr import OPERATIONS
 from tileflow.ops.functions import CASTS
-from tileflow.program.program import Batching, Program
+from tileflow.program.batching import Batching
+from tileflow.program.program import Program
 from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.hardware.functions import FLOATS, vector_cycles
 from tileflow.tiles.machine import analyze

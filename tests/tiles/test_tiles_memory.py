@@ -11,7 +11,8 @@ from tile_models import PROGRAMS, Mixer, build, lenet, mlp
 from tileflow.graph import Builder, Graph, Origin, State, TensorType, Value
 from tileflow.graph.work import Map
 from tileflow.optim import SGD, Adam
-from tileflow.program.program import Batching, Program
+from tileflow.program.batching import Batching
+from tileflow.program.program import Program
 from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.machine import TileProgram, analyze
 from tileflow.tiles.placing.memory import holdings, tiles_of

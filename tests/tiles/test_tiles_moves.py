@@ -11,7 +11,8 @@ from tile_models import alone
 import tileflow.ops  # noqa: F401   (registers the operators)
 from tileflow.exact.check import check
 from tileflow.graph import OPS, Builder, Graph, TensorType
-from tileflow.program.program import Batching, Program
+from tileflow.program.batching import Batching
+from tileflow.program.program import Program
 from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.machine import TileProgram, analyze
 from tileflow.tiles.placing.sending import sent_elements

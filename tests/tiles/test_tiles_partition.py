@@ -9,8 +9,8 @@ import math
 import numpy as np
 import pytest
 
-from tileflow.graph.types import TensorType
 from tileflow.graph.work import Axis, Contraction, Operand, Window
+from tileflow.memory.types import TensorType
 from tileflow.ops import conv as conv_ops
 from tileflow.ops.matmul import Gemm, MatMul
 from tileflow.system.errors import OptionError

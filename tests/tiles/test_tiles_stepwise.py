@@ -13,7 +13,8 @@ from tileflow.exact.check import check
 from tileflow.exact.tiles import Tiles
 from tileflow.graph import OPS, Builder, Graph, TensorType
 from tileflow.graph.work import Stepwise
-from tileflow.program.program import Batching, Program
+from tileflow.program.batching import Batching
+from tileflow.program.program import Program
 from tileflow.tiles.hardware.chip import Chip, chip
 from tileflow.tiles.machine import TileProgram, analyze
 from tileflow.tiles.plans.mapping import owned

@@ -9,7 +9,7 @@ import pytest
 import tileflow
 from bench import networks
 from tileflow import nn
-from tileflow.program.program import Batching
+from tileflow.program.batching import Batching
 from tileflow.program.schedule import busy, elapsed, period, times
 from tileflow.report import gantt
 from tileflow.strategy import pipelined

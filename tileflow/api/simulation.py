@@ -16,7 +16,7 @@ from ..loss import find, without_labels
 from ..nn import Module
 from ..optim import from_options
 from ..options.options import Options
-from ..program.program import Batching
+from ..program.batching import Batching
 from ..runtime.arrays import as_array
 from ..runtime.source import NetSource, OnnxSource
 from ..strategy.mark import Marking

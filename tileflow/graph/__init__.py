@@ -1,4 +1,5 @@
 """The graph: types, values, nodes, states, the operator declaration, the builder."""
+from ..memory.types import CODES, FLOATS, HALVES, HIGHEST_RANK, NARROW, TensorType, broadcast_shapes, type_of, widest
 from . import composite as _composite  # noqa: F401  (what an operator leaves out is found in its parts)
 from .builder import Builder
 from .graph import WRITTEN, Graph, Node, Origin, State, Value, needed_for
@@ -9,7 +10,6 @@ from .op import DATA, MOVED, OPS, START, STATISTIC, TRAINED, Op, op
 from .patterns import first_fitting, on_named, selected
 from .printer import to_text
 from .region import Branches, Region, Regional, Turns, inside, with_inside
-from .types import CODES, FLOATS, HALVES, HIGHEST_RANK, NARROW, TensorType, broadcast_shapes, type_of, widest
 from .verify import verify
 
 __all__ = ["CODES", "DATA", "FLOATS", "HALVES", "HIGHEST_RANK", "MOVED", "NARROW", "NOTHING", "OPS", "START",

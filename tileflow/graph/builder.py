@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..memory.types import TensorType, type_of
 from ..system.errors import TileflowError
 from .graph import Graph, Node, Origin, Value
 from .hints import NOTHING, Hints
 from .op import OPS, Op
-from .types import TensorType, type_of
 
 if TYPE_CHECKING:
     from .calls import Calls  # made from the registry, for type checkers only

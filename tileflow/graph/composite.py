@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from ..memory.types import type_of
 from .builder import Builder
 from .graph import Graph, Node, Value
 from .op import Op
-from .types import type_of
 from .work import Work
 
 

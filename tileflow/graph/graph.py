@@ -8,10 +8,10 @@ from typing import Literal
 
 import numpy as np
 
+from ..memory.types import TensorType
 from ..system.text import one_line
 from .hints import NOTHING, Hints
 from .op import Op
-from .types import TensorType
 
 SHOWN = 300
 """Characters of a name in listings and messages."""

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, dataclass_tr
 
 import numpy as np
 
+from ..memory.types import TensorType
 from .sample import Sample
-from .types import TensorType
 from .work import Work
 
 if TYPE_CHECKING:

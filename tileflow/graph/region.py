@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from ..memory.types import HALVES, TensorType
 from ..system.errors import TypeMismatchError
 from .builder import Builder
 from .copy import copied
 from .digest import digest
 from .graph import Graph, Node, Value
 from .op import Op
-from .types import HALVES, TensorType
 
 Array = np.ndarray
 Evaluate = Callable[[Graph, Sequence[Array]], "list[Array]"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .types import FLOATS, TensorType, type_of
+from ..memory.types import FLOATS, TensorType, type_of
 
 SMOOTH = 0.1, 0.9
 """Where floats are drawn from unless a sample says otherwise: no logarithm, root or quotient is far from ordinary there."""

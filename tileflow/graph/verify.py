@@ -1,8 +1,8 @@
 """verify(): what every pass must leave intact. A failure is our bug, so it is an assertion, not a user's error."""
 from __future__ import annotations
 
+from ..memory.types import type_of
 from .graph import Graph
-from .types import type_of
 
 
 def verify(graph: Graph, lowered: bool = False) -> Graph:

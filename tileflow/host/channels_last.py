@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..graph.op import Types
-from ..graph.types import TensorType
 from ..kernels.isa.cpu import Cpu
+from ..memory.types import TensorType
 from ..ops.elementwise import Elementwise
 from ..ops.reduce import Reduction
 from ..ops.shape import Concat, Expand, Split, Transpose, normal_axis, present

@@ -14,9 +14,9 @@ import numpy as np
 from ..graph.builder import Builder
 from ..graph.graph import Value
 from ..graph.op import Types
-from ..graph.types import TensorType
 from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call
+from ..memory.types import TensorType
 from ..ops.conv import Conv, ConvInputGrad, ConvWeightGrad
 from ..ops.matmul import FusedMatMul, Gemm, Product
 from ..ops.shape import present

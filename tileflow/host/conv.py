@@ -4,13 +4,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..graph.op import Types
-from ..graph.types import TensorType
 from ..kernels.conv import CHANNELS_LAST, PLANAR, STEM, Algorithm, ConvProblem, algorithms, choose, choose_weights
 from ..kernels.conv import pools as pays
 from ..kernels.conv.algorithms import saved, saved_by_stem
 from ..kernels.conv.planar import product
 from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call
+from ..memory.types import TensorType
 from ..ops.conv import Conv, ConvInputGrad, ConvWeightGrad, zeros
 from ..ops.shape import present
 from .channels_last import to_channels_last

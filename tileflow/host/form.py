@@ -16,13 +16,13 @@ import numpy as np
 from ..graph.builder import Builder
 from ..graph.graph import Value
 from ..graph.op import Op, Types
-from ..graph.types import TensorType
 from ..graph.work import Work
 from ..kernels.elementwise.epilogue import Epilogue
 from ..kernels.elementwise.expr import Expr, evaluate
 from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call
 from ..kernels.pool.planes import Pooling
+from ..memory.types import TensorType
 
 Outputs = Sequence[TensorType]
 

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from ..graph.op import Op, Types
-from ..graph.types import CODES, TensorType
 from ..kernels.elementwise.epilogue import Along, Epilogue
 from ..kernels.elementwise.expr import Expr
 from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call, In
 from ..kernels.streamed import streamed
+from ..memory.types import CODES, TensorType
 from . import form as families
 from .channels_last import to_channels_first, to_channels_last
 from .form import ALONE, Blockwise, ChannelsLast, HostForm, HostOp, Packed, elements

@@ -8,11 +8,11 @@ import numpy as np
 
 from ..graph import Builder, Index, Node, Value
 from ..graph.op import Types
-from ..graph.types import TensorType, dtype_of
 from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call, In, Out
 from ..kernels.quantized import conv
 from ..kernels.quantized.product import panels
+from ..memory.types import TensorType, dtype_of
 from ..ops.conv import Conv
 from ..ops.integer import ByteProduct, IntegerConv
 from ..ops.shape import present

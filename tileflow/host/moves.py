@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..graph.op import Types
-from ..graph.types import TensorType
 from ..kernels.isa.cpu import Cpu
+from ..memory.types import TensorType
 from ..ops.index import Gather, Slice
 from ..ops.pad import Pad
 from ..ops.resize import Interpolate, Repeat, RepeatGrad

@@ -4,11 +4,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..graph.op import Types
-from ..graph.types import TensorType
 from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call, Out
 from ..kernels.move import fill_call
 from ..kernels.norm import channels_last as kernels
+from ..memory.types import TensorType
 from ..ops.norm import BatchNormalization, BatchNormalizationGrad
 from ..ops.shape import present
 from .form import Blockwise, ChannelsLast, HostForm, blockwise, calls, channels_last, expands_first

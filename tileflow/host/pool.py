@@ -9,7 +9,6 @@ from typing import ClassVar
 import numpy as np
 
 from ..graph.op import Op, Types
-from ..graph.types import TensorType
 from ..graph.work import Work
 from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call, In, Out
@@ -17,6 +16,7 @@ from ..kernels.pool import channels_last as kernels
 from ..kernels.pool.maximum import max_pool, max_unpool, none, winner_code
 from ..kernels.pool.planes import Pooling
 from ..kernels.reduce import reduce_calls
+from ..memory.types import TensorType
 from ..ops.pool import (
     AveragePool,
     AveragePoolGrad,

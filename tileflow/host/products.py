@@ -4,10 +4,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..graph.op import Types
-from ..graph.types import TensorType, dtype_of
 from ..kernels.gemm import panels
 from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call
+from ..memory.types import TensorType, dtype_of
 from ..ops.matmul import Gemm, Product
 from ..ops.shape import present
 from .form import Blockwise, HostForm, Packed, blockwise, calls, packed

@@ -4,9 +4,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..graph.op import Types
-from ..graph.types import TensorType
 from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call, In, Out
+from ..memory.types import TensorType
 from ..ops.recurrence import Recurrence
 from ..ops.recurrence_grad import RecurrenceGrad
 from ..ops.shape import present

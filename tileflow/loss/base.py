@@ -3,15 +3,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
-from ..graph import Builder, Graph, TensorType, Value
+from ..memory.types import TensorType
 from ..metrics.view import OutputMeaning
+
+if TYPE_CHECKING:
+    from ..graph import Builder, Graph, Value
 
 LABELS = "labels"
 """Name of the input that a loss adds."""
 
-Build = Callable[[Builder, Sequence[Value]], Value]
+Build = Callable[["Builder", Sequence["Value"]], "Value"]
 """Builds a loss from the model's outputs, with the inputs it needs (labels); returns one number per micro-batch."""
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from ..graph import TensorType, Value
+from ..memory.types import TensorType
 from ..options.options import Options
 from ..system.errors import DataError, ModelError, OptionError
 from .base import Build, Loss
@@ -15,6 +15,9 @@ from .head import Head, head_of
 from .labels import Labels
 from .named import find
 from .numbers import NumberLoss
+
+if TYPE_CHECKING:
+    from ..graph import Value
 
 
 @dataclass(frozen=True)

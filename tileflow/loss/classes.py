@@ -3,16 +3,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from ..graph import Builder, TensorType, Value
+from ..memory.types import TensorType
 from ..metrics.view import Form, OutputMeaning
 from ..options.options import Options
 from ..system.errors import OptionError, ShapeError
 from .base import LABELS, Loss, RowLosses, per_row
 from .head import head_of
+
+if TYPE_CHECKING:
+    from ..graph import Builder, Value
 
 
 def class_axes(output: TensorType, sample: tuple[int, ...]) -> tuple[Literal[1, -1], ...]:
@@ -105,16 +108,17 @@ class ClassLoss(Loss):
         if self.label_smoothing:
             each, weight = self._each(b, outputs[0])
             each = b.widened(each)
-            count = b.ReduceSum(b.widened(weight), keepdims=0) if isinstance(weight, Value) else b.scalar(each.type.size * weight, each)
+            count = b.scalar(each.type.size * weight, each) if isinstance(weight, int | float) else \
+                b.ReduceSum(b.widened(weight), keepdims=0)
             return b.Div(b.ReduceSum(each, keepdims=0), count)
         return self._loss(b, *self._operands(b, outputs[0]), reduction="mean")
 
     def rows(self, b: Builder, outputs: Sequence[Value]) -> RowLosses:
         count = outputs[0].shape[0]
         each, weight = self._each(b, outputs[0])
-        if isinstance(weight, Value):
-            return RowLosses(per_row(b, each, count), per_row(b, weight, count))
-        return RowLosses(per_row(b, each, count), each.type.size // max(1, count) * weight)
+        if isinstance(weight, int | float):
+            return RowLosses(per_row(b, each, count), each.type.size // max(1, count) * weight)
+        return RowLosses(per_row(b, each, count), per_row(b, weight, count))
 
     def _operands(self, b: Builder, output: Value) -> tuple[Value, Value, Value | None, bool]:
         """Scores [M, C, ...], labels [M, ...], class weights, and whether the scores are log-probabilities.

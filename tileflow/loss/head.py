@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from ..graph import Builder, Node, Value
+if TYPE_CHECKING:
+    from ..graph import Builder, Node, Value
+
 
 Kind = Literal["softmax", "log_softmax", "sigmoid"]
 _KINDS: dict[str, Kind] = {"Softmax": "softmax", "LogSoftmax": "log_softmax", "Sigmoid": "sigmoid"}

@@ -3,13 +3,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from ..graph import Builder, TensorType, Value
+from ..memory.types import TensorType
 from ..metrics.view import OutputMeaning
 from ..options.options import Options
 from .base import LABELS, Loss, RowLosses, per_row
 from .head import head_of
+
+if TYPE_CHECKING:
+    from ..graph import Builder, Value
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from ..graph import Builder, Graph, TensorType, Value
+from ..memory.types import TensorType
 from ..options.options import Options
 from ..system.errors import OptionError
 from ..system.text import one_line
 from .base import Loss
+
+if TYPE_CHECKING:
+    from ..graph import Builder, Graph, Value
 
 MARK = "IdentityLoss"
 """The operator that marks a loss."""

@@ -15,13 +15,13 @@ from ml_dtypes import finfo
 
 from ..graph import Graph, Index, Node, Origin, State, TensorType, Value, needed_for
 from ..graph.op import Types
-from ..graph.types import FLOATS
 from ..host.form import HostOp
 from ..kernels.elementwise.expr import Expr, certain
 from ..kernels.elementwise.guarded import guarded_call
 from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call, In, Out
 from ..kernels.machine.guard import finite
+from ..memory.types import FLOATS
 from .fuse import Fused
 
 

@@ -1,1 +1,1 @@
-"""Memory: where buffers lie in it, how tensors are aligned, and how much of it there is to be had."""
+"""Memory: element types and tensors, where buffers lie, how tensors are aligned, and how much memory there is to be had."""

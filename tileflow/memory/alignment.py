@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from ..graph import TensorType
+    from ..memory.types import TensorType
 
 ALIGN = 64
 """Bytes: one cache line and one AVX-512 register."""

@@ -9,7 +9,6 @@ import numpy as np
 
 from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
-from ..graph.types import TensorType, broadcast_shapes
 from ..graph.work import Axis, Operand, Reduce, Work
 from ..kernels.attention.float32 import (
     FAR,
@@ -26,6 +25,7 @@ from ..kernels.attention.half import attention_half_grad_leaf, attention_half_le
 from ..kernels.machine.call import Call, In, Out
 from ..kernels.machine.call import Work as Scratch
 from ..kernels.move import fill_call, strides
+from ..memory.types import TensorType, broadcast_shapes
 from ..system.errors import ShapeError, TypeMismatchError, UnsupportedError
 from .shape import Shape, present
 from .softmax import softmax

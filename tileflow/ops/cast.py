@@ -10,7 +10,6 @@ import numpy as np
 from ..graph import CODES, HALVES, NARROW, Op, TensorType, op
 from ..graph.op import Types
 from ..graph.sample import Sample, sample
-from ..graph.types import packing
 from ..graph.work import Move, Work, map_work
 from ..kernels.elementwise import expr as scalar
 from ..kernels.elementwise import narrow
@@ -20,6 +19,7 @@ from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call, In, Out
 from ..kernels.move import copy_call
 from ..kernels.random import SPAN, position_bits
+from ..memory.types import packing
 from ..system.errors import ShapeError, TypeMismatchError
 from .elementwise import ANY, Elementwise
 from .shape import Shape, present

@@ -8,11 +8,11 @@ import numpy as np
 
 from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
-from ..graph.types import TensorType
 from ..graph.work import Axis, Contraction, Nested, Operand, Window, Work
 from ..kernels.conv import PLANAR, PLANAR_WEIGHTS, ConvAxis, ConvProblem, choose, choose_weights
 from ..kernels.machine.call import Call, Out
 from ..kernels.move import fill_call
+from ..memory.types import TensorType
 from ..system.errors import ShapeError, TypeMismatchError, UnsupportedError
 from .shape import present
 from .window import Shape, Windows

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..graph.op import Op, op
 from ..graph.sample import Sample, sample
-from ..graph.types import TensorType
+from ..memory.types import TensorType
 from ..system.errors import ShapeError, TypeMismatchError, UnsupportedError
 from .sampled import sampled
 from .shape import Shape, present

@@ -10,11 +10,11 @@ import numpy as np
 
 from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
-from ..graph.types import CODES, FLOATS, HALVES, TensorType
 from ..graph.work import LETTERS, Axis, Map, Operand, Work
 from ..kernels.machine.call import Call, In, Out
 from ..kernels.machine.leaf import Generic
 from ..kernels.scan import STRIP, TYPES, running_product, running_product_gradient, running_sum
+from ..memory.types import CODES, FLOATS, HALVES, TensorType
 from ..system.errors import TypeMismatchError
 from .shape import normal_axis, present
 

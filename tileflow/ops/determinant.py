@@ -9,11 +9,11 @@ import numpy as np
 
 from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
-from ..graph.types import TensorType
 from ..graph.work import LETTERS, Axis, Map, Operand, Work
 from ..kernels.determinant import determinant, determinant_gradient
 from ..kernels.machine.call import Call, In, Out
 from ..kernels.machine.call import Work as Scratch
+from ..memory.types import TensorType
 from ..system.errors import ShapeError, TypeMismatchError
 from .shape import present
 

@@ -10,12 +10,12 @@ import numpy as np
 
 from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
-from ..graph.types import TensorType
 from ..graph.work import Work, map_work
 from ..kernels.machine.call import Call, In, Micro, Out, Seed
 from ..kernels.machine.leaf import scalar_word
 from ..kernels.move import copy_call, fill_call
 from ..kernels.random import UNIT, dropout, dropout_mask, threshold, uniform_bits
+from ..memory.types import TensorType
 from ..system.errors import OptionError, TypeMismatchError
 from .shape import Shape, present
 

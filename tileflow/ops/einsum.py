@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..graph.op import Op, op
 from ..graph.sample import Sample, sample
-from ..graph.types import TensorType
+from ..memory.types import TensorType
 from ..system.errors import OptionError, ShapeError, TypeMismatchError
 from .elementwise import NUMBERS
 from .shape import Shape, present

@@ -9,9 +9,9 @@ import numpy as np
 
 from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
-from ..graph.types import FLOATS, TensorType
 from ..kernels.finite import all_finite_calls, count_calls
 from ..kernels.machine.call import Call
+from ..memory.types import FLOATS, TensorType
 from ..system.errors import ShapeError, TypeMismatchError
 from .shape import present
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from ..graph.op import Op, op
 from ..graph.sample import Sample, sample
-from ..graph.types import TensorType
 from ..kernels.elementwise.expr import Const, Var, where
+from ..memory.types import TensorType
 from ..system.errors import ShapeError
 from .places import check_indices, element_places, inside, known_place
 from .shape import Shape, normal_axis, present

@@ -9,8 +9,8 @@ import numpy as np
 
 from ..graph.op import Op, op
 from ..graph.sample import Sample, sample
-from ..graph.types import TensorType
 from ..kernels.elementwise.expr import Var
+from ..memory.types import TensorType
 from ..system.errors import ShapeError, TypeMismatchError, UnsupportedError
 from .sampled import TAPS, sampled
 from .shape import Shape, present

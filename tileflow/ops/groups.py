@@ -10,12 +10,12 @@ import numpy as np
 
 from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
-from ..graph.types import TensorType, type_of
 from ..graph.work import LETTERS, Axis, Nested, Operand, Reduce, Work, counted
 from ..kernels.machine.call import Call, Out
 from ..kernels.machine.call import Work as Scratch
 from ..kernels.move import fill_call
 from ..kernels.norm.groups import group_norm_calls, group_norm_grad_calls
+from ..memory.types import TensorType, type_of
 from ..system.errors import ShapeError, TypeMismatchError, UnsupportedError
 from .norm import BatchNormalization, statistics_of
 from .shape import Shape, present

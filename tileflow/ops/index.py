@@ -10,13 +10,13 @@ import numpy as np
 
 from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
-from ..graph.types import TensorType
 from ..graph.work import LETTERS, Axis, Move, Operand, Scatter, Window, Work, map_work
 from ..graph.work import Gather as GatherWork
 from ..kernels import move as moves
 from ..kernels.dtypes import BITS
 from ..kernels.machine.call import Call, In, Out
 from ..kernels.move import MoveAxis, fill_call, strides
+from ..memory.types import TensorType
 from ..system.errors import ShapeError
 from .moving import move
 from .places import check_indices

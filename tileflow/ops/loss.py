@@ -10,7 +10,6 @@ import numpy as np
 
 from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
-from ..graph.types import FLOATS, TensorType
 from ..graph.work import LETTERS, Axis, Operand, Reduce, Work, counted
 from ..kernels.elementwise.expr import Const, Expr, Var, abs_, exp, log, log1p, maximum, sigmoid, sign, where
 from ..kernels.elementwise.expr import evaluate as evaluate_expr
@@ -21,6 +20,7 @@ from ..kernels.machine.call import Work as Scratch
 from ..kernels.move import copy_call
 from ..kernels.reduce import reduce_calls
 from ..kernels.rows import row_calls
+from ..memory.types import FLOATS, TensorType
 from ..system.errors import DataError, OptionError, ShapeError, TypeMismatchError
 from .elementwise import apply
 from .functions import applications, functions

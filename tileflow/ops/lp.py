@@ -9,8 +9,8 @@ import numpy as np
 
 from ..graph.op import Op, op
 from ..graph.sample import Sample, sample
-from ..graph.types import TensorType
 from ..kernels.elementwise.expr import Expr, Var, abs_, equal, pow_, sqrt, where
+from ..memory.types import TensorType
 from ..system.errors import ShapeError, TypeMismatchError, UnsupportedError
 from .pool import AveragePool, Windowed
 from .pool_volume import average_pool

@@ -10,11 +10,11 @@ import numpy as np
 
 from ..graph.op import OPS, Op, Types, op
 from ..graph.sample import Sample, sample
-from ..graph.types import TensorType, broadcast_shapes
 from ..graph.work import Axis, Contraction, Operand, Work
 from ..kernels.elementwise.epilogue import Epilogue
 from ..kernels.gemm import Bias, GemmProblem, Serial, matmul_calls
 from ..kernels.machine.call import Call, In, Out
+from ..memory.types import TensorType, broadcast_shapes
 from ..system.errors import ShapeError, TypeMismatchError
 from .shape import Shape, present, sum_to, zeros
 

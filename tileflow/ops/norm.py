@@ -10,7 +10,6 @@ import numpy as np
 
 from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
-from ..graph.types import TensorType, type_of
 from ..graph.work import LETTERS, Axis, Operand, Reduce, Work, counted
 from ..kernels.elementwise.expr import Var, cast, sqrt
 from ..kernels.elementwise.loops import elementwise_call
@@ -19,6 +18,7 @@ from ..kernels.machine.call import Work as Scratch
 from ..kernels.move import fill_call
 from ..kernels.norm.planar import CHANNELS, ROWS, norm_leaf, own_scratch
 from ..kernels.reduce import reduce_calls
+from ..memory.types import TensorType, type_of
 from ..system.errors import ShapeError, TypeMismatchError, UnsupportedError
 from .shape import Shape, normal_axis, present
 

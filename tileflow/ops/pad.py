@@ -10,13 +10,13 @@ import numpy as np
 
 from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
-from ..graph.types import TensorType
 from ..graph.work import Move, Work, map_work
 from ..kernels import move as moves
 from ..kernels.dtypes import BITS
 from ..kernels.machine.call import Call, In, Out
 from ..kernels.machine.call import Work as Scratch
 from ..kernels.move import MoveAxis, copy_call, fill_call, strides
+from ..memory.types import TensorType
 from ..system.errors import ShapeError, TypeMismatchError, UnsupportedError
 from .index import Slice
 from .moving import move

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..graph.types import TensorType
 from ..kernels.elementwise.expr import Const, Expr, Var, cast, where
+from ..memory.types import TensorType
 from ..system.errors import ShapeError, TypeMismatchError
 from .shape import Shape
 

@@ -10,12 +10,12 @@ import numpy as np
 
 from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
-from ..graph.types import TensorType
 from ..graph.work import Axis, Operand, Reduce, Window, Work
 from ..kernels.machine.call import Call
 from ..kernels.pool import average as kernels
 from ..kernels.pool.maximum import max_gradient, max_pool, max_pool_with_indices
 from ..kernels.pool.planar import AverageWindow, PoolWindow
+from ..memory.types import TensorType
 from ..system.errors import ShapeError, TypeMismatchError, UnsupportedError
 from .shape import present
 from .window import Shape, Windows, windows

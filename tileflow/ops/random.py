@@ -14,11 +14,11 @@ import numpy as np
 
 from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
-from ..graph.types import FLOATS, TensorType
 from ..graph.work import LETTERS, Axis, Map, Operand, Work, map_work
 from ..kernels.elementwise.expr import Expr, Var, cast, cos, log, maximum, sqrt
 from ..kernels.machine.call import Call, In, Micro, Out, Seed
 from ..kernels.random import UNIT, first_above, random_bits, uniform_bits
+from ..memory.types import FLOATS, TensorType
 from ..system.errors import OptionError, ShapeError, TypeMismatchError
 from .shape import Shape, present
 

@@ -9,7 +9,6 @@ import numpy as np
 
 from ..graph.op import OPS, Op, Types, op
 from ..graph.sample import Sample, sample
-from ..graph.types import TensorType
 from ..graph.work import Axis, Operand, Stepwise, Window, Work
 from ..kernels.elementwise.expr import Var, evaluate
 from ..kernels.machine.call import Call, Const, In, Out
@@ -18,6 +17,7 @@ from ..kernels.recurrent.forward import forward_leaf, scratch_elements
 from ..kernels.recurrent.panels import PanelLayout, padded, panel_width, panels_leaf
 from ..kernels.recurrent.rows import RowPass
 from ..kernels.recurrent.steps import Steps, most_rows, row_blocks
+from ..memory.types import TensorType
 from ..system.errors import DataError, ShapeError, TypeMismatchError, UnsupportedError
 from .cells import GATES, Activation, Cell, activations
 from .functions import applications, functions

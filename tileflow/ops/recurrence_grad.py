@@ -9,7 +9,6 @@ import numpy as np
 
 from ..graph.op import Types, op
 from ..graph.sample import Sample, sample
-from ..graph.types import TensorType
 from ..graph.work import Work
 from ..kernels.elementwise.expr import Var, evaluate
 from ..kernels.machine.call import Call, Const, In, Out
@@ -17,6 +16,7 @@ from ..kernels.machine.call import Work as Scratch
 from ..kernels.recurrent.backward import backward_leaf, backward_scratch_elements
 from ..kernels.recurrent.panels import PanelLayout, padded, panel_width
 from ..kernels.recurrent.steps import most_rows
+from ..memory.types import TensorType
 from .cells import GATES, Cell
 from .recurrence import RecurrenceSizes, Recurrent, Turns, alone, apply, panel_calls, result_of, slope
 from .shape import present

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..graph.op import Op, op
 from ..graph.sample import Sample, sample
-from ..graph.types import TensorType
+from ..memory.types import TensorType
 from ..system.errors import ShapeError, TypeMismatchError
 from .cells import GATES
 from .recurrence import Recurrence

@@ -10,13 +10,13 @@ import numpy as np
 
 from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
-from ..graph.types import FLOATS, TensorType
 from ..graph.work import LETTERS, Axis, Operand, Reduce, Work
 from ..kernels.best_index import index_calls
 from ..kernels.dtypes import BITS
 from ..kernels.machine.call import Call, Out
 from ..kernels.move import fill_call
 from ..kernels.reduce import reduce_calls
+from ..memory.types import FLOATS, TensorType
 from ..system.errors import ShapeError, TypeMismatchError
 from .shape import Shape, normal_axes, normal_axis, present
 

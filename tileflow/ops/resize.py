@@ -11,12 +11,12 @@ import numpy as np
 
 from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
-from ..graph.types import TensorType
 from ..graph.work import LETTERS, Map, Move, Operand, Window, Work
 from ..graph.work import Axis as WorkAxis
 from ..kernels.interpolate import interpolate_points, interpolate_rows
 from ..kernels.machine.call import Call, In, Out
 from ..kernels.repeat import repeat_calls, repeat_sum_calls
+from ..memory.types import TensorType
 from ..system.errors import ShapeError, TypeMismatchError, UnsupportedError
 from .shape import Shape, normal_axes, present
 

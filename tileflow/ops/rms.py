@@ -9,7 +9,6 @@ import numpy as np
 
 from ..graph.op import Types, op
 from ..graph.sample import Sample, sample
-from ..graph.types import TensorType
 from ..graph.work import Reduce, Work, counted
 from ..kernels.elementwise.expr import Var
 from ..kernels.elementwise.loops import elementwise_call
@@ -18,6 +17,7 @@ from ..kernels.machine.call import Work as Scratch
 from ..kernels.move import fill_call
 from ..kernels.norm.rms import rms_leaf
 from ..kernels.reduce import reduce_calls
+from ..memory.types import TensorType
 from ..system.errors import ShapeError, UnsupportedError
 from .norm import RowNorm, check_float
 from .shape import normal_axis, present

@@ -9,11 +9,11 @@ import numpy as np
 
 from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
-from ..graph.types import TensorType
 from ..graph.work import Axis, Map, Operand, Work
 from ..kernels import roi as kernels
 from ..kernels.machine.call import Call, In, Out
 from ..kernels.move import fill_call
+from ..memory.types import TensorType
 from ..system.errors import ShapeError, TypeMismatchError, UnsupportedError
 from .shape import Shape, present
 

@@ -14,11 +14,11 @@ import numpy as np
 
 from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
-from ..graph.types import TensorType
 from ..graph.work import Axis, Map, Operand, Work
 from ..kernels import sampled as kernels
 from ..kernels.elementwise.expr import Expr, Var, cast, floor, maximum, minimum, round_, where
 from ..kernels.machine.call import Call, In, Out
+from ..memory.types import TensorType
 from ..system.errors import ShapeError, TypeMismatchError
 from .elementwise import apply
 from .shape import present

@@ -10,7 +10,6 @@ import numpy as np
 
 from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
-from ..graph.types import TensorType
 from ..graph.work import LETTERS, Operand, Reduce, Work
 from ..graph.work import Axis as WorkAxis
 from ..kernels.dtypes import BITS
@@ -18,6 +17,7 @@ from ..kernels.elementwise.expr import Const, Expr, Var, cast, where
 from ..kernels.machine.call import Call, In, Out
 from ..kernels.move import copy_call
 from ..kernels.scatter import REDUCTIONS, STRIP, scatter_rows
+from ..memory.types import TensorType
 from ..system.errors import OptionError, ShapeError, TypeMismatchError
 from .gather_nd import row_places
 from .places import check_indices, element_places

@@ -25,7 +25,7 @@ from .shape import present
 if TYPE_CHECKING:
     from ..graph.builder import Builder
     from ..graph.graph import Value
-    from ..graph.types import TensorType
+    from ..memory.types import TensorType
 
 DIMENSIONS = {"m": "rows of A", "k": "columns of A, over which it sums", "n": "columns of B"}
 

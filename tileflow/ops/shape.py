@@ -9,10 +9,10 @@ import numpy as np
 
 from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
-from ..graph.types import TensorType, broadcast_shapes
 from ..graph.work import LETTERS, Axis, Map, Move, Operand, Work, map_work
 from ..kernels.machine.call import Call, In, Out
 from ..kernels.move import MoveAxis, copy_call, strides
+from ..memory.types import TensorType, broadcast_shapes
 from ..system.errors import ShapeError, TypeMismatchError
 from .moving import move
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from ..graph.op import Op, op
 from ..graph.sample import Sample, sample
-from ..graph.types import TensorType
 from ..kernels.elementwise.expr import Var
+from ..memory.types import TensorType
 from ..system.errors import ShapeError, TypeMismatchError
 from .shape import normal_axis, present
 

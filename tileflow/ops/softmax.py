@@ -9,10 +9,10 @@ import numpy as np
 
 from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
-from ..graph.types import TensorType
 from ..graph.work import LETTERS, Axis, Operand, Reduce, Work, counted
 from ..kernels.machine.call import Call
 from ..kernels.rows import row_calls
+from ..memory.types import TensorType
 from ..system.errors import TypeMismatchError
 from .shape import normal_axis, present
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
-from ..graph.types import FLOATS, TensorType
 from ..kernels.machine.call import Call
 from ..kernels.squares import squares_calls
+from ..memory.types import FLOATS, TensorType
 from ..system.errors import ShapeError, TypeMismatchError
 from .shape import present
 

@@ -9,11 +9,11 @@ import numpy as np
 
 from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
-from ..graph.types import FLOATS, TensorType
 from ..graph.work import LETTERS, Map, Operand, Work
 from ..graph.work import Axis as WorkAxis
 from ..kernels.machine.call import Call
 from ..kernels.top_k import top_k_calls
+from ..memory.types import FLOATS, TensorType
 from ..system.errors import ShapeError, TypeMismatchError
 from .shape import normal_axis, present
 

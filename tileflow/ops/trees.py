@@ -8,10 +8,10 @@ import numpy as np
 
 from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
-from ..graph.types import TensorType
 from ..graph.work import Axis, Map, Operand, Work
 from ..kernels import trees as kernels
 from ..kernels.machine.call import Call
+from ..memory.types import TensorType
 from ..system.errors import ShapeError, TypeMismatchError
 from .shape import present
 

@@ -15,7 +15,7 @@ from ..graph.graph import Node, Origin, Value
 from ..graph.index import Index
 from ..graph.op import Op
 from ..graph.rules import Replacement, found, node_of
-from ..graph.types import type_of
+from ..memory.types import type_of
 from .arithmetic import Add, Div, Mul, Pow, Reciprocal, Sqrt, Sub
 from .groups import GroupNormalization, InstanceNormalization
 from .reduce import ReduceMean

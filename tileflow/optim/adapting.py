@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-from ..graph import HALVES, Builder, Graph, Origin, State, TensorType, Value
+from ..graph import Builder, Graph, Origin, State, Value
+from ..memory.types import HALVES, TensorType
 from ..system.errors import OptionError
-from .scaling import BAD_LOSSES, GROWTH, IN_A_ROW, LARGE, LARGEST, LOSS_SCALE, SINCE, SKIPPED, SMALLEST, USED_SCALE, Scaling
+from .scaling import BAD_LOSSES, GROWTH, IN_A_ROW, LARGE, LARGEST, LOSS_SCALE, SINCE, SKIPPED, SMALLEST, USED_SCALE, Scaling, check_scale
 
 ORIGIN = Origin(("loss scaling",), "update")
 NUMBER = TensorType("float64", ())
@@ -170,3 +171,18 @@ def _counted(micro: Graph, values: list[Value], edge: float) -> Value:
     assert total is not None
     micro.outputs.append(total)
     return total
+
+
+def loss_scale(b: Builder, initial: float) -> State:
+    """The loss scale (float32 scalar, `initial` where it begins) as a state of the builder's graph, which reads it only."""
+    value = Value(b.name(LOSS_SCALE), TensorType("float32", ()))
+    state = State(LOSS_SCALE, "optimizer", value, group=LOSS_SCALE, owner="optimizer", role="loss_scale", fill=check_scale(initial))
+    b.graph.states.append(state)
+    return state
+
+
+def unscaling(b: Builder, scale: Value, micro_batches: int) -> Value:
+    """The factor (float64 scalar) that takes the scale out of a sum of gradients and divides it by the number of micro-batches."""
+    one, count = (b.constant(number) for number in (1.0, float(micro_batches)))
+    wide = b.Cast(scale, to="float64")
+    return b.Div(one, wide if micro_batches == 1 else b.Mul(wide, count))

@@ -5,12 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..graph import Builder, Graph, Origin, State, TensorType, Value
+from ..graph import Builder, Graph, Origin, State, Value
+from ..memory.types import TensorType
 from ..system.errors import OptionError
+from .adapting import loss_scale, unscaling
 from .groups import assigned, undecayed
 from .optimizer import Optimizer
 from .scalars import SCALAR, Number, Scalars
-from .scaling import loss_scale, unscaling
 from .sgd import VELOCITY, combined_share
 from .transform import Slot, Update
 

@@ -3,11 +3,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from ..graph import State
 from ..system.errors import OptionError
 from .attributes import Owner, check_number
+
+if TYPE_CHECKING:
+    from ..graph import State
 
 AUTO = "auto"
 """What no_decay calls biases and the weights of norms: parameters of at most one dimension, and those whose name ends in bias."""

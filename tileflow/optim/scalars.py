@@ -3,13 +3,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 
-from ..graph import Builder, TensorType, Value
+from ..memory.types import TensorType
 
-Number = float | Value
+if TYPE_CHECKING:
+    from ..graph import Builder, Value
+
+Number = Union[float, "Value"]
 """A float64 number: a constant, or a 0-d value that every update reads."""
 SCALAR = TensorType("float64", ())
 
@@ -26,11 +29,11 @@ class Scalars:
 
     def value(self, x: Number) -> Value:
         """As a 0-d value."""
-        return x if isinstance(x, Value) else self._once(("constant", x), lambda: self._b.constant(np.array(x, np.float64)))
+        return x if not isinstance(x, int | float) else self._once(("constant", x), lambda: self._b.constant(np.array(x, np.float64)))
 
     def like(self, x: Number, other: Value) -> Value:
         """As a 0-d value of the other's element type."""
-        if isinstance(x, Value):
+        if not isinstance(x, int | float):
             return x if x.dtype == other.dtype else self._once(("cast", x, other.dtype), lambda: self._b.Cast(x, to=other.dtype))
         return self._once(("like", x, other.dtype), lambda: self._b.scalar(x, other))
 
@@ -56,7 +59,7 @@ class Scalars:
         return self._apply("Min", lambda p, q: float(np.minimum(p, q)), x, y)
 
     def root(self, x: Number) -> Number:
-        if not isinstance(x, Value):
+        if isinstance(x, int | float):
             return math.sqrt(x)
         return self._once(("Sqrt", x), lambda: self._b.Sqrt(x))
 
@@ -68,7 +71,7 @@ class Scalars:
         return self._once(("where", x, y, then, otherwise), lambda: b.Where(b.Equal(x, self.value(y)), self.value(then), self.value(otherwise)))
 
     def _apply(self, name: str, compute: Callable[[float, float], float], x: Number, y: Number) -> Number:
-        if not isinstance(x, Value) and not isinstance(y, Value):
+        if isinstance(x, int | float) and isinstance(y, int | float):
             return compute(x, y)
         return self._once((name, x, y), lambda: getattr(self._b, name)(self.value(x), self.value(y)))
 

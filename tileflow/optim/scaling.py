@@ -5,7 +5,6 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from ..graph import Builder, State, TensorType, Value
 from ..options.options import Options
 from ..system.errors import OptionError
 
@@ -89,18 +88,3 @@ def check_scale(scale: float) -> float:
     if not (isinstance(scale, int | float) and math.isfinite(scale) and scale > 0):
         raise OptionError(f"loss_scaling must be a finite number above 0, not {scale!r}.")
     return float(scale)
-
-
-def loss_scale(b: Builder, initial: float) -> State:
-    """The loss scale (float32 scalar, `initial` where it begins) as a state of the builder's graph, which reads it only."""
-    value = Value(b.name(LOSS_SCALE), TensorType("float32", ()))
-    state = State(LOSS_SCALE, "optimizer", value, group=LOSS_SCALE, owner="optimizer", role="loss_scale", fill=check_scale(initial))
-    b.graph.states.append(state)
-    return state
-
-
-def unscaling(b: Builder, scale: Value, micro_batches: int) -> Value:
-    """The factor (float64 scalar) that takes the scale out of a sum of gradients and divides it by the number of micro-batches."""
-    one, count = (b.constant(number) for number in (1.0, float(micro_batches)))
-    wide = b.Cast(scale, to="float64")
-    return b.Div(one, wide if micro_batches == 1 else b.Mul(wide, count))

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from ..graph import Value
 from ..system.errors import OptionError
 from .attributes import Schedule
 from .groups import ParamGroup
@@ -109,7 +108,7 @@ class Velocity(Transform):
         if self.torch and share != 1.0:
             assert u.count is not None
             share = u.scalars.where_equal(u.count, 1.0, 1.0, share)
-            if isinstance(momentum, Value):
+            if not isinstance(momentum, int | float):
                 share = u.scalars.where_equal(momentum, 0.0, 1.0, share)
         u.top = u.written[VELOCITY] = u.mix(u.slots[VELOCITY], momentum, s, share)
         if u.hyper["nesterov"]:

@@ -8,9 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from ..graph import Builder, Origin, State, Value
 from .scalars import Number, Scalars
+
+if TYPE_CHECKING:
+    from ..graph import Builder, Origin, State, Value
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,12 @@ class Slot:
     name: str
     dtype: str | None = None
     fill: float = 0.0
+
+
+def of_update(*states: State) -> Origin:
+    """The origin of nodes that update these weights."""
+    from ..graph import Origin
+    return Origin(tuple(s.known_as for s in states), "update")
 
 
 @dataclass
@@ -51,7 +60,7 @@ class Update:
 
     @property
     def origin(self) -> Origin:
-        return Origin((self.state.known_as,), "update")
+        return of_update(self.state)
 
     def cast(self, x: Number) -> Value:
         """A number in the type of the update."""
@@ -167,7 +176,7 @@ class ClipByGlobalNorm(Transform):
             with b.at(u.origin):
                 x = u.raw if u.raw is not None and together else u.top if together else u.settle()
             tensors.setdefault(x.dtype, []).append(x)
-        with b.at(Origin(tuple(u.state.known_as for u in updates), "update")):
+        with b.at(of_update(*(u.state for u in updates))):
             squares = [b.SquareSum(*same) for same in tensors.values()]
             norm = scalars.root(squares[0] if len(squares) == 1 else b.Sum(*squares))
             if together:
@@ -274,9 +283,9 @@ class TrustRatio(Transform):
     def _scale(self, u: Update) -> None:
         n, bound, x = u.scalars, u.hyper["max_weight_norm"], u.settle()
         weight, step = (n.root(u.b.SquareSum(*one)) for one in ([u.state.input], [x]))
-        assert isinstance(weight, Value)
-        assert isinstance(step, Value)
+        assert not isinstance(weight, int | float)
+        assert not isinstance(step, int | float)
         ratio = n.div(weight if bound == math.inf else n.least(weight, bound), step)
-        for norm in (weight, step, *([bound] if isinstance(bound, Value) else [])):
+        for norm in (weight, step, *([] if isinstance(bound, int | float) else [bound])):
             ratio = n.where_equal(norm, 0.0, 1.0, ratio)
         u.scale = ratio

@@ -14,8 +14,6 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from .. import ops  # noqa: F401  (fills the registry)
-from ..graph import OPS
 from ..system.errors import OptionError
 
 SETS = ("fp16", "fp32", "promote", "demote")
@@ -65,7 +63,13 @@ ALIASES: Mapping[str, tuple[str, ...]] = MappingProxyType({
 
 def operators_called(name: str) -> tuple[str, ...]:
     """The operators of that name, or those that people from PyTorch or PopTorch mean by it; empty where there are none."""
-    return (name,) if name in OPS else ALIASES.get(name, ())
+    return (name,) if _is_operator(name) else ALIASES.get(name, ())
+
+
+def _is_operator(name: str) -> bool:
+    from .. import ops  # noqa: F401  (fills the registry: here, for runs that name none do without it)
+    from ..graph import OPS
+    return name in OPS
 
 
 _FIRST = ("off", "fp32", "fp16", "promote", "demote")
@@ -119,7 +123,7 @@ class Policy:
                     other = layers.setdefault(found, where)
                 else:
                     other = named.setdefault(name, where)
-                    same = (w for n, w in named.items() if (n in OPS or name in OPS) and {*operators_called(n)} & {*found})
+                    same = (w for n, w in named.items() if (_is_operator(n) or _is_operator(name)) and {*operators_called(n)} & {*found})
                     other = next((w for w in same if w != where), other)
                 if other != where:
                     raise OptionError(f"Policy: {name} is in {other} and in {where}; an operator is in one set.")

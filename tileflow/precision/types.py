@@ -1,22 +1,17 @@
 """Precision: in which element types a run stores its weights and computes. Made once from the options and handed down."""
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from ..graph import HALVES, Casting, Graph, Node, first_fitting
+from ..memory.types import HALVES
 from ..options.options import Options
-from ..passes.autocast import CastRule
 from ..system.errors import OptionError
-from ..system.text import one_line
-from .policy import Policy, merged, operators_called
+from .policy import Policy
 
 TYPES = {"16": "float16", "bf16": "bfloat16", "32": "float32", "64": "float64"}
 """Element types by the first word of a precision's name."""
-SCOPES_LOW = "float16"
-"""What layers that ask for casts compute in where the precision names no 16-bit type."""
 
 
 @dataclass(frozen=True)
@@ -103,67 +98,8 @@ class Precision:
                 raise OptionError(f"Option keep_float32 has no effect: {pattern!r} fits no parameter of {whose} that has 16 bits; choose the "
                                   "precision 16-true or bf16-true, or leave it out.")
 
-    def choices(self, graph: Graph) -> Callable[[Node], CastRule] | None:
-        """How each node of a graph is to be computed; None: all of them as they are written.
-
-        Raises:
-            OptionError: an operator or a pattern of the option autocast fits no node, or nothing is cast at all.
-        """
-        nodes = list(graph.walk())
-        asked = [_asked(node) for node in nodes]
-        active = self.casts and (self.mixed or any(a.enabled for a in asked))
-        if self.named and not active and not self.from_file:
-            raise OptionError("Option autocast has no effect, for nothing is cast: choose the precision 16-mixed or bf16-mixed, or leave it out.")
-        if not active and not any(a != Casting() for a in asked):
-            return None
-        named = _named(self.named, nodes, self.from_file)
-        low = self.compute if self.mixed else SCOPES_LOW
-
-        def choose(node: Node) -> CastRule:
-            scope = _asked(node)
-            own = scope.low or low
-            if not active or not (self.mixed if scope.enabled is None else scope.enabled):
-                return CastRule("off", own)
-            policy = scope.policy if isinstance(scope.policy, Policy) else self.policy
-            return CastRule(named(node) or scope.rule or policy.rule(node.op.name), own)          # type: ignore[arg-type]
-        return choose
-
 
 def _partials(option: str | Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     if isinstance(option, Mapping):
         return tuple(option.items())
     return () if option == "float32" else (("*", option),)
-
-
-def _asked(node: Node) -> Casting:
-    """What the layer or the block of code around a node asks of casts."""
-    return node.origin.hints.casting or Casting()
-
-
-def _named(named: Sequence[tuple[str, str]], nodes: Sequence[Node], from_file: bool) -> Callable[[Node], str | None]:
-    """The rule of a node that the option autocast means: a pattern of a name goes before an operator, and the first pattern counts.
-
-    Raises:
-        OptionError: an operator or a pattern fits no node; out of a file an operator may, and a pattern is warned of.
-    """
-    def fits(key: str, node: Node) -> bool:
-        return first_fitting([key], node.origin.sources) is not None
-    patterns = [(key, rule) for key, rule in named if not operators_called(key)]
-    for key, _ in named:
-        operators = operators_called(key)
-        if any(node.op.name in operators if operators else fits(key, node) for node in nodes) or (from_file and operators):
-            continue
-        if not from_file:
-            raise OptionError(_missed(key, bool(operators), nodes))
-        warnings.warn(f"autocast: {one_line(repr(key), 100)} is no operator of tileflow's and fits no name of a node, so it has no effect.",
-                      stacklevel=2)
-    rules = merged((key, rule) for key, rule in named if operators_called(key))
-    return lambda node: next((rule for key, rule in patterns if fits(key, node)), rules.get(node.op.name))
-
-
-def _missed(key: str, operator: bool, nodes: Sequence[Node]) -> str:
-    present = ", ".join(dict.fromkeys(n.op.name for n in nodes)) or "none"
-    if operator:
-        return f"autocast: the model has no operator {key}; its operators are {present}."
-    names = ", ".join(dict.fromkeys(name for n in nodes for name in n.origin.sources)) or "none"
-    return f"autocast: {key!r} is no operator and fits no name of a node; the operators are {present}; the names are {names}."

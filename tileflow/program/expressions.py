@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..graph import FLOATS, NARROW
-from ..graph.types import CODES
 from ..kernels.elementwise import narrow
 from ..kernels.elementwise.expr import OPERATIONS, Const, Expr, literal, make, postorder
+from ..memory.types import CODES
 from .fields import Fault, read, shown, written
 
 WHOLE = tuple(name for name in CODES if name not in (*FLOATS, *NARROW, "bool"))

@@ -18,10 +18,11 @@ from ..graph.graph import Role
 from ..kernels.elementwise.expr import Expr
 from ..system.errors import TileflowError
 from . import schedule
+from .batching import Batching
 from .checks import check
 from .expressions import from_data
 from .fields import Fault, Others, read, shown
-from .program import Batching, Program
+from .program import Program
 from .staging import Staging
 from .writing import PARTS
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from ..graph import WRITTEN, Graph, State
 from ..system.errors import OptionError
+
+if TYPE_CHECKING:
+    from ..graph import Graph, State
 
 REPLICA = "replica"
 """The role of a state that is another replica's copy of its owner's."""
@@ -63,6 +65,7 @@ def is_own(state: State) -> bool:
 def refuse_written(graphs: Sequence[Graph]) -> None:
     """Raise OptionError where the model's own operators write buffers, which replicas that share them would write at the same time. Running
     statistics are sums over all micro-batches, in order."""
+    from ..graph import WRITTEN
     names = dict.fromkeys(s.name for graph in graphs for s in graph.states if is_own(s) and s.role == WRITTEN)
     if names:
         raise OptionError("tileflow does not support broadcasting buffers. If your model is able to tolerate buffers becoming out of sync between "

@@ -16,9 +16,10 @@ import numpy as np
 from ..graph import CODES, OPS, Graph, Hints, Node, Origin, Region, State, Value
 from ..kernels.elementwise.expr import Expr
 from . import schedule
+from .batching import Batching
 from .expressions import to_data
 from .fields import Fault, Others, shown, written
-from .program import Batching, Program
+from .program import Program
 from .staging import Staging
 
 PARTS = ("micro", "prologue", "fold", "update")

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from ..feed.items import array_of
-from ..graph import CODES
 from ..memory import budget
 from ..memory.tensor import kind_of
+from ..memory.types import CODES
 from ..system.errors import TypeMismatchError
 
 

@@ -2,12 +2,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
-from ..lower.plan import Plan
 from ..memory import budget
 from ..memory.alignment import room
 from ..program.schedule import atomic, per
 from ..state import Declaration, Session
+
+if TYPE_CHECKING:
+    from ..lower.plan import Plan
 
 
 def fixed(plan: Plan, final: frozenset[str] = frozenset()) -> dict[str, int]:

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from ..feed.items import array_of
-from ..graph import TensorType, type_of
 from ..importers.onnx import UnsupportedNodesError
 from ..importers.onnx.hosted import is_plain
 from ..importers.onnx.model import OTHER_TYPES
+from ..memory.types import TensorType, type_of
 from ..options.options import Options
 from ..system.errors import DataError, OptionError
 from .arrays import as_array

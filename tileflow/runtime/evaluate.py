@@ -16,7 +16,7 @@ from ..memory import budget
 from ..metrics import Collector
 from ..metrics.named import Function
 from ..options.options import Options
-from ..program.program import Batching
+from ..program.batching import Batching
 from .data import DataLoader, Dataset
 from .executable import Progress
 from .loss_model import LossModel

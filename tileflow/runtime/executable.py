@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
@@ -13,19 +13,22 @@ from ..executable import store
 from ..executable.engine import Engine
 from ..executable.kernels import addresses
 from ..executable.memory import lies_in
-from ..graph import TensorType
 from ..graph.collector import seldom
 from ..kernels.machine import pool
 from ..kernels.machine.warm import compile_all
-from ..lower.plan import Plan, make_plan
+from ..lower.plan import make_plan
 from ..memory.budget import lanes_fit
+from ..memory.types import TensorType
 from ..options.options import Options
-from ..program.program import Program
 from ..state import Session, declared
 from ..system.environment import check_environment
 from . import budget
 from .assemble import image_of
 from .image_key import image_key
+
+if TYPE_CHECKING:
+    from ..lower.plan import Plan
+    from ..program.program import Program
 
 MOST_PROGRAMS = 8
 """Programs that a model keeps, one for each set of input types; the least recently used goes first."""

@@ -14,7 +14,7 @@ from ..graph import Builder, Graph, TensorType, Value
 from ..loss import Loss
 from ..options.options import Options
 from ..passes.autograd import SHOWN, barriers, gradients, losses, reached, stops
-from ..program.program import Batching
+from ..program.batching import Batching
 from ..system.errors import DataError, UnsupportedError
 from ..system.text import one_line
 from .arrays import as_array

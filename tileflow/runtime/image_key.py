@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,9 +18,11 @@ from ..kernels.isa import cpu
 from ..kernels.isa.target import Target
 from ..kernels.machine import cache
 from ..program.file import digest
-from ..program.program import Program
 from ..system.errors import UnsupportedError
 from ..system.version import VERSION
+
+if TYPE_CHECKING:
+    from ..program.program import Program
 
 ROOMS = ("executable", "graph", "host", "kernels", "lower", "memory", "ops", "options", "program", "runtime", "state",
          "strategy", "system")

@@ -2,19 +2,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import compiler
 from ..compiler import CompileOptions
-from ..graph import Graph, TensorType
 from ..importers.onnx import DynamicOperandError
+from ..memory.types import TensorType
 from ..options.options import Options
-from ..program.program import Batching
 from ..system.errors import OptionError
 from .dynamic import PieceCalls
 from .executable import Progress
 from .model import Model
 from .source import Source
+
+if TYPE_CHECKING:
+    from ..graph import Graph
+    from ..program.batching import Batching
 
 
 class InferenceModel(Model):

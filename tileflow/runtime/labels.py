@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ..graph import TensorType
 from ..loss import ChosenLoss, ClassLoss
 from ..loss.labels import Labels, facts, is_one_hot, is_wrong, refuse
+from ..memory.types import TensorType
 from ..options.options import Options
 from ..system.errors import DataError
 from .data import Dataset, Scaling

@@ -2,15 +2,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import compiler
 from ..feed.items import array_of
-from ..graph import Graph, TensorType
 from ..loss import LABELS, Loss, find
 from ..memory.tensor import kind_of
+from ..memory.types import TensorType
 from ..metrics.view import OutputMeaning
 from ..options.options import Options
 from ..system.errors import DataError, TypeMismatchError
@@ -18,6 +17,10 @@ from .arrays import as_array
 from .executable import Progress
 from .model import Model
 from .source import Source
+
+if TYPE_CHECKING:
+    from .. import compiler
+    from ..graph import Graph
 
 LONGEST_NOTE = 2000
 """Characters of a sentence on what gradients will not do; such sentences list nodes and weights."""

@@ -4,17 +4,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import compiler
 from ..executable.engine import Engine
 from ..feed.items import array_of
-from ..graph import Graph, TensorType, type_of
-from ..lower.plan import Plan
+from ..graph import Graph
+from ..memory.types import TensorType, type_of
 from ..options.options import Options
-from ..program.program import Batching, Program
+from ..program.batching import Batching
 from ..system.errors import DataError, ShapeError, TypeMismatchError
 from . import outputs
 from .arrays import as_array
@@ -24,6 +23,11 @@ from .programs import Compiled, Programs
 from .rows import Rows
 from .source import OnnxSource, Source
 from .weights import Weights
+
+if TYPE_CHECKING:
+    from .. import compiler
+    from ..lower.plan import Plan
+    from ..program.program import Program
 
 Begun = tuple[Graph, Mapping[str, np.ndarray], tuple[TensorType, ...], int]
 """What a program is made from: a graph, what its states start with, the types of a micro-batch's arrays, and how many

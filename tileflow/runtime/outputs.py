@@ -4,16 +4,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import itemgetter, methodcaller
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..graph import Graph, Value
 from ..options.options import Options
 from ..passes.anchors import anchored
-from ..program.program import Batching, Program
 from ..system.errors import OptionError, TileflowError
 from ..system.text import one_line
+
+if TYPE_CHECKING:
+    from ..graph import Graph, Value
+    from ..program.batching import Batching
+    from ..program.program import Program
 
 SHOWN = 1000
 """Characters of names in a sentence."""

@@ -14,12 +14,14 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from ..importers.onnx import OnnxModel
 from ..system.errors import ModelError
 from ..system.text import one_line
 from .data import Dataset, Roles, Scaling, Statistics, roles_of
+
+if TYPE_CHECKING:
+    from ..importers.onnx import OnnxModel
 
 PREFIX = "tileflow."
 INPUTS, LABEL, CLASSES = PREFIX + "inputs", PREFIX + "label", PREFIX + "classes"

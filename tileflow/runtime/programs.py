@@ -4,17 +4,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from .. import compiler
 from ..executable.engine import Engine
-from ..graph import TensorType
+from ..memory.types import TensorType
 from ..options.options import Options
-from ..program.program import Program
 from ..state import build
 from ..system.errors import DataError, ShapeError, TileflowError, TypeMismatchError
 from .executable import Recent, Signature
 from .outputs import Shown
 from .rows import Rows
+
+if TYPE_CHECKING:
+    from .. import compiler
+    from ..program.program import Program
 
 HINT = "the model was compiled for other inputs; call destroy() to compile it anew, or set on_new_shape='compile'."
 

@@ -2,15 +2,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..program.program import Program
-from ..program.replicas import Grouping, chosen
+from ..program.replicas import chosen
 from ..state import Session
 from ..state.weights import fitting
 from ..system.errors import DataError, OptionError
+
+if TYPE_CHECKING:
+    from ..program.program import Program
+    from ..program.replicas import Grouping
 
 OF_REPLICA_0 = "Replicas have weights of their own, and a file has those of replica 0; state_dict(replica=1) of the model gives another's."
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..graph import TensorType
+from ..memory.types import TensorType
 from ..options.options import Options
 from ..program.replicas import Grouping
 from ..system.errors import ShapeError

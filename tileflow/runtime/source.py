@@ -4,29 +4,34 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from .. import compiler
 from ..compiler import CompileOptions
-from ..graph import FLOATS, HALVES, Graph, TensorType, Value
 from ..graph.copy import copied
-from ..importers.onnx import Imported, OnnxModel, folded_norms, import_graph, input_types, open_sizes, resolved, unsupported_nodes
+from ..importers.onnx import folded_norms, import_graph, input_types, open_sizes, resolved, unsupported_nodes
 from ..importers.onnx.pieces import Cutter
 from ..importers.onnx.refused import LISTED
 from ..memory.tensor import kind_of
+from ..memory.types import FLOATS, HALVES, TensorType
 from ..nn import Buffer, Module, record
 from ..options.options import Options
 from ..passes.head import last_layer, split_head
 from ..precision.types import Precision
-from ..program.program import Batching, Program
+from ..program.batching import Batching
 from ..state import Session, declared, fitting
 from ..system.errors import DataError, OptionError, UnsupportedError
 from .data import Dataset
 from .executable import Host, Progress
 from .pieces import Pieces
 from .training_cut import TrainingCut
+
+if TYPE_CHECKING:
+    from ..graph import Graph, Value
+    from ..importers.onnx import Imported, OnnxModel
+    from ..program.program import Program
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..graph import TensorType
 from ..memory import budget
+from ..memory.types import TensorType
 from ..options.options import Options
 from ..options.registries import LOSSES
 from ..system.errors import DataError

@@ -19,7 +19,7 @@ from ..importers.onnx import FileForm, OnnxModel, UnsupportedNodesError, graph_m
 from ..importers.onnx.export import export_model, rehearse_export, set_metadata, write_model
 from ..importers.onnx.hosted import is_plain
 from ..options.options import Options
-from ..program.program import Batching
+from ..program.batching import Batching
 from ..state import Session, build
 from ..system.errors import ModelError, UnsupportedError
 from ..system.text import one_line

@@ -4,21 +4,20 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .. import compiler
 from ..compiler import CompileOptions
-from ..graph import Graph, TensorType, type_of
 from ..graph.copy import copied
 from ..graph.digest import digest
 from ..loss import ClassLoss, Loss
+from ..memory.types import TensorType, type_of
 from ..optim import Optimizer, bound, from_options
 from ..optim.scaling import Scaling
 from ..optim.schedules import UNKNOWN, Run
 from ..options.options import Options
-from ..program.program import Batching
 from ..system.errors import TrainingError
 from ..system.text import one_line
 from .dynamic import DecidingCalls
@@ -30,6 +29,10 @@ from .model import Begun
 from .model_optimizer import ModelOptimizer
 from .programs import Compiled
 from .source import Source
+
+if TYPE_CHECKING:
+    from ..graph import Graph
+    from ..program.batching import Batching
 
 
 class TrainingModel(LossModel):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..graph import Annotation, Graph, Hints, Node, Value, selected
-from ..program.program import Batching
+from ..program.batching import Batching
 from ..program.staging import PHASED, Liveness, PipelineSchedule, Staging, Strategy
 from ..system.errors import OptionError
 from . import automatic, rules

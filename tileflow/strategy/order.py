@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..program.program import Batching
+from ..program.batching import Batching
 from ..program.schedule import Atomic, Begin, Commit, Fold, Refresh, Repeat, Run, Step, Steps, Wave, whole_call
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 
-from ..program.program import Batching
+from ..program.batching import Batching
 from ..program.schedule import Run, Step, Steps, Stream, Wave
 from ..program.staging import Liveness, Staging
 from .order import Parts, per_update, updates

@@ -11,7 +11,7 @@ With P places, G micro-batches and an interval of k cycles between micro-batches
 """
 from __future__ import annotations
 
-from ..program.program import Batching
+from ..program.batching import Batching
 from ..program.schedule import Repeat, Step, Steps, Wave
 from .order import Parts, per_update, updates
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..graph import Graph, Node
-from ..program.program import Batching
+from ..program.batching import Batching
 from ..program.staging import Liveness, Staging, Strategy
 from ..system.errors import OptionError
 

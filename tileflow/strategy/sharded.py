@@ -1,7 +1,7 @@
 """Sharded execution: stages on several IPUs, one after the other, micro-batch after micro-batch."""
 from __future__ import annotations
 
-from ..program.program import Batching
+from ..program.batching import Batching
 from ..program.schedule import Steps
 from .order import Parts, per_update, updates
 

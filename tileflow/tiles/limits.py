@@ -5,7 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..graph import Builder, Graph, Origin, TensorType
-from ..program.program import Batching, Program
+from ..program.batching import Batching
+from ..program.program import Program
 from .hardware.chip import Chip
 from .machine import TileProgram, analyze
 from .plans.plan import TileOptions

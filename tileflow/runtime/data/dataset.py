@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from ...feed.items import Batch, Chosen, Items, Stream, array_of
-from ...graph.types import TensorType
 from ...memory.tensor import kind_of
+from ...memory.types import TensorType
 from ...options.options import Options
 from ...system.errors import DataError
 from .classes import numbered

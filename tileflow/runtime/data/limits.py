@@ -5,8 +5,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ...graph import HIGHEST_RANK
 from ...memory import budget
+from ...memory.types import HIGHEST_RANK
 from ...system.errors import DataError
 from ...system.text import one_line
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
-from ...program.program import Batching
+from ...program.batching import Batching
 from .chip import Chip
 
 LOOPS = ("accumulation_loop", "device_iteration_loop")
