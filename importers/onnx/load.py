@@ -37,9 +37,14 @@ def load_model(path: str | os.PathLike[str]) -> OnnxModel:
     path = Path(path)
     if "\0" in str(path):
         raise ModelError(f"{str(path)!r} is not a path: give the path of an ONNX file.")
+    return parse_model(_read(path), path)
+
+
+def parse_model(content: bytes, path: Path) -> OnnxModel:
+    """Validate what an ONNX file holds; `path` says where its external data is (ModelError as `load_model`)."""
     proto = ModelProto()
     try:
-        proto.ParseFromString(_read(path))
+        proto.ParseFromString(content)
     except DecodeError:
         raise ModelError(f"{path} is not an ONNX model, or it is cut off: export or download it again.") from None
     return wrap_model(proto, path)

@@ -49,6 +49,11 @@ class OnnxModel:
     """The initializers, and by output name the tensors of Constant nodes."""
 
     @property
+    def plain(self) -> bool:
+        """All inputs and outputs are tensors of numbers."""
+        return not any(port.dtype in OTHER_TYPES for port in (*self.inputs, *self.outputs))
+
+    @property
     def nodes(self) -> Sequence[NodeProto]:
         """The nodes of the main graph."""
         return self.proto.graph.node

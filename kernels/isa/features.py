@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import platform
 import sys
 
@@ -11,12 +12,12 @@ from llvmlite import binding
 
 @functools.cache
 def features() -> frozenset[str]:
-    """The features that the compiler will target, as LLVM names them (`NUMBA_CPU_NAME` and `NUMBA_CPU_FEATURES` count)."""
-    from numba.core import config
-    if config.CPU_NAME == "generic":
+    """The features that code may ask for, as LLVM names them: the processor's, or those that the environment variables NUMBA_CPU_NAME (generic)
+    and NUMBA_CPU_FEATURES name, which are read as Numba reads them, without it: code that is kept is run where nothing is compiled."""
+    if os.environ.get("NUMBA_CPU_NAME", "").lower() == "generic":
         return frozenset()
-    if config.CPU_FEATURES is not None:
-        return frozenset(f[1:] for f in config.CPU_FEATURES.split(",") if f.startswith("+"))
+    if (given := os.environ.get("NUMBA_CPU_FEATURES")) is not None:
+        return frozenset(f[1:] for f in given.split(",") if f.startswith("+"))
     return frozenset(name for name, present in binding.get_host_cpu_features().items() if present)
 
 

@@ -24,7 +24,7 @@ from tileflow.executable import store
 from tileflow.kernels.isa import cpu
 from tileflow.kernels.machine import cache, limits
 from tileflow.lower import plan
-from tileflow.runtime import executable, image_key
+from tileflow.runtime import code_key, lowering
 from tileflow.system.errors import OutOfMemoryError
 
 X = np.random.default_rng(2).standard_normal((4, 3)).astype(np.float32)
@@ -35,12 +35,12 @@ Y = np.array([0, 1, 1, 0])
 def lowered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """A place of their own for images; what is lowered meanwhile, which is what is not found there."""
     made: list[str] = []
-    real = executable.make_plan
+    real = lowering.make_plan
 
     def noted(*args: Any) -> plan.Plan:
         made.append("a plan")
         return real(*args)
-    monkeypatch.setattr(executable, "make_plan", noted)
+    monkeypatch.setattr(lowering, "make_plan", noted)
     monkeypatch.setattr(store, "enabled", True)
     folder = cache.folder()
     monkeypatch.setattr(store, "_name", lambda key: f"image-{tmp_path.name}-{key}")
@@ -259,7 +259,7 @@ def test_a_process_killed_while_it_writes_leaves_nothing_that_is_read(tmp_path: 
 # ---- keys
 
 def copied(folder: Path) -> Path:
-    for room in image_key.ROOMS:
+    for room in code_key.ROOMS:
         shutil.copytree((ROOT / "tileflow" / room).resolve(), folder / room,
                         ignore=shutil.ignore_patterns("__pycache__"))
     return folder
@@ -267,15 +267,15 @@ def copied(folder: Path) -> Path:
 
 def test_a_changed_line_in_any_room_misses(tmp_path: Path):
     package = copied(tmp_path)
-    before = image_key.content(package)
-    assert before == image_key.content(ROOT / "tileflow")
-    for room in image_key.ROOMS:
+    before = code_key.content(package)
+    assert before == code_key.content(ROOT / "tileflow")
+    for room in code_key.ROOMS:
         path = sorted((package / room).rglob("*.py"))[-1]
         text = path.read_text()
         path.write_text(text + "# another line\n")
-        assert image_key.content(package) != before, room
+        assert code_key.content(package) != before, room
         path.write_text(text)
-        assert image_key.content(package) == before
+        assert code_key.content(package) == before
 
 
 def test_all_code_between_a_program_and_an_image_is_in_these_rooms():
@@ -289,4 +289,4 @@ def test_all_code_between_a_program_and_an_image_is_in_these_rooms():
             found.add(module)
             waiting += graph.get(module, ())
     assert {"tileflow.host.rewrite", "tileflow.kernels.gemm.micro"} <= found
-    assert {m.split(".")[1] for m in found if m.count(".")} <= {*image_key.ROOMS}
+    assert {m.split(".")[1] for m in found if m.count(".")} <= {*code_key.ROOMS}

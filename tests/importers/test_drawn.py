@@ -17,7 +17,7 @@ from tileflow import nn, optim
 from tileflow.importers.onnx import load_model, wrap_model
 from tileflow.optim import schedules
 from tileflow.options.options import Options
-from tileflow.runtime.source import OnnxSource
+from tileflow.runtime.onnx_source import OnnxSource
 from tileflow.runtime.trained_file import rehearse
 from tileflow.system.errors import CheckpointError, ModelError, OptionError, TileflowError
 

@@ -20,7 +20,7 @@ from tileflow.ops.loss import BCELoss
 from tileflow.options.options import Options, declarations
 from tileflow.runtime.data import Dataset
 from tileflow.runtime.evaluate import EvaluationModel, Evaluator
-from tileflow.runtime.source import NetSource
+from tileflow.runtime.net_source import NetSource
 from tileflow.system.errors import DataError, OptionError, ShapeError, TrainingError
 
 rng = np.random.default_rng(11)

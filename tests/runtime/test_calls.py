@@ -21,7 +21,8 @@ from tileflow.loss import find
 from tileflow.onnx_backend import Backend
 from tileflow.optim import SGD
 from tileflow.program.batching import Batching
-from tileflow.runtime import source
+from tileflow.runtime import imports as importing
+from tileflow.runtime import onnx_source
 from tileflow.system.errors import TypeMismatchError
 
 MOST_CALLS = 60
@@ -111,12 +112,12 @@ def test_addresses() -> None:
 def imports(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool | None]]:
     """What is imported from now on: the model's name and the mode."""
     seen: list[tuple[str, bool | None]] = []
-    whole = source.import_graph
+    whole = importing.import_graph
 
     def counted(model: OnnxModel, **given: Any) -> Any:
         seen.append((Path(model.where).name, given["training"]))
         return whole(model, **given)
-    monkeypatch.setattr(source, "import_graph", counted)
+    monkeypatch.setattr(importing, "import_graph", counted)
     return seen
 
 
@@ -150,7 +151,7 @@ def test_a_shape_is_imported_once(tmp_path: Path, imports: list[tuple[str, bool 
 
 def test_what_is_kept_is_not_what_is_compiled(tmp_path: Path) -> None:
     """A source gives copies away: compiling one, which changes it in place, leaves the next as the file says."""
-    found = source.OnnxSource(tileflow.load(classifier(tmp_path)), tileflow.Options(micro_batch_size=2))
+    found = onnx_source.OnnxSource(tileflow.load(classifier(tmp_path)), tileflow.Options(micro_batch_size=2))
     types = list(found.input_types().values())
     before = to_text(found.graph(types, True)[0])
     graph, _ = found.graph(types, True)

@@ -11,7 +11,7 @@ from tileflow import cli, nn
 from tileflow.options.options import Options
 from tileflow.runtime import synthetic
 from tileflow.runtime.data import Dataset
-from tileflow.runtime.source import OnnxSource
+from tileflow.runtime.onnx_source import OnnxSource
 from tileflow.system.errors import DataError, OptionError
 
 

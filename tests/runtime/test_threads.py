@@ -23,7 +23,7 @@ from tileflow import nn, optim
 from tileflow.loss.named import find
 from tileflow.onnx_backend import Backend
 from tileflow.runtime.evaluate import EvaluationModel
-from tileflow.runtime.source import NetSource
+from tileflow.runtime.net_source import NetSource
 from tileflow.state import Turn, build
 from tileflow.system.errors import TileflowError
 

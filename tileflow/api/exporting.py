@@ -9,7 +9,7 @@ from typing import Any
 from ..importers.onnx import FileForm
 from ..nn import Module
 from ..options.options import Options
-from ..runtime.source import NetSource
+from ..runtime.net_source import NetSource
 from ..runtime.trained_file import write_network
 from ..system.errors import ModelError
 from .models import Modelish, chosen_options, chosen_progress, given_arrays, shared_source_of

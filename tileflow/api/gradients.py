@@ -11,7 +11,8 @@ from ..nn import Parameter
 from ..options.options import Options
 from ..runtime.executable import Progress
 from ..runtime.gradient_model import GradientModel
-from ..runtime.source import NetSource, OnnxSource
+from ..runtime.net_source import NetSource
+from ..runtime.onnx_source import OnnxSource
 from ..system.errors import DataError, OptionError
 from .models import Modelish, chosen_options, chosen_progress, given_arrays, shared_source_of
 

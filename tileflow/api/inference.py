@@ -16,8 +16,9 @@ from ..options.options import Options
 from ..runtime.data import Data, DataLoader, Dataset, check_given, open_data
 from ..runtime.executable import Host, Progress
 from ..runtime.inference_model import InferenceModel
+from ..runtime.onnx_source import OnnxSource
 from ..runtime.preprocessing import Preprocessing
-from ..runtime.source import OnnxSource, Source
+from ..runtime.source import Source
 from ..system.errors import DataError, OptionError
 from ..system.text import one_line
 from .models import Modelish, chosen_options, chosen_progress, source_of

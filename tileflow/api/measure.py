@@ -11,7 +11,7 @@ from ..metrics import Collector, defaults
 from ..options.options import Options
 from ..runtime.data import Dataset
 from ..runtime.labels import look, ready
-from ..runtime.source import OnnxSource
+from ..runtime.onnx_source import OnnxSource
 from ..system.errors import DataError
 
 OF_NUMBERS = ("mae", "rmse", "r2")

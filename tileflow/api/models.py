@@ -1,35 +1,37 @@
 """Models to call, and what all verbs share: where a model comes from, the options that hold."""
 from __future__ import annotations
 
-import hashlib
 import os
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Union
 from weakref import WeakValueDictionary
 
 import numpy as np
 
-from .. import compiler
-from ..importers.onnx import OnnxModel, load_model, with_classes
-from ..nn import Module
 from ..optim import Optimizer
 from ..optim.choose import CLASSES
 from ..options.options import Options, declarations, renamed, with_defaults
 from ..options.uses import check_layers, check_use
 from ..runtime.executable import Progress
 from ..runtime.inference_model import InferenceModel
-from ..runtime.source import NetSource, OnnxSource, Source
+from ..runtime.model_file import ModelFile
+from ..runtime.onnx_source import OnnxSource
+from ..runtime.source import Source
 from ..runtime.training_model import TrainingModel
 from ..state import Session
 from ..system.errors import DataError, ModelError, OptionError
 from ..system.packaged import model_path
-from ..system.reading import open_regular
 from ..system.text import one_line
 
-Modelish = Module | OnnxModel | str | os.PathLike[str]
+if TYPE_CHECKING:
+    from .. import compiler
+    from ..importers.onnx import OnnxModel
+    from ..nn import Module
+
+Modelish = Union["Module", "OnnxModel", str, os.PathLike[str]]
 
 
 def load(path: str | os.PathLike[str], *, num_classes: int | None = None, seed: int = 0) -> OnnxModel:
@@ -44,6 +46,7 @@ def load(path: str | os.PathLike[str], *, num_classes: int | None = None, seed: 
     """
     if not isinstance(path, (str, os.PathLike)):
         raise ModelError(f"A model is the path of an ONNX file, what tileflow.load returns, or a network of layers, not {_what(path)}.")
+    from ..importers.onnx import load_model, with_classes
     loaded = load_model(model_path(path))
     return loaded if num_classes is None else with_classes(loaded, num_classes, seed)
 
@@ -108,7 +111,10 @@ def chosen_progress(progress: Progress | bool | None) -> Progress | None:
 
 def source_of(model: Modelish, options: Options) -> Source:
     """The source of a model; one session per OnnxModel object, so that its models share weights. A path is read anew."""
+    from ..importers.onnx import OnnxModel, with_classes
+    from ..nn import Module
     if isinstance(model, Module):
+        from ..runtime.net_source import NetSource
         check_layers(options)
         return NetSource(model, options)
     loaded = model if isinstance(model, OnnxModel) else load(model)
@@ -122,25 +128,20 @@ def source_of(model: Modelish, options: Options) -> Source:
 
 
 def shared_source_of(model: Modelish, options: Options) -> Source:
-    """As `source_of`, but a path stands for one OnnxModel object for as long as a model of it is in use and the file stays as it is."""
-    if isinstance(model, (Module, OnnxModel)):
+    """As `source_of`, but a path stands for one model for as long as a model of it is in use and the file stays as it is."""
+    if not isinstance(model, (str, os.PathLike)):
         return source_of(model, options)
     with _opening:
-        loaded = load(model)
-        key = _identity(loaded)
-        session = _of_files.get(key)
-        source = source_of(session.owner if session is not None and isinstance(session.owner, OnnxModel) else loaded, options)
-        _of_files[key] = source.session
+        file = ModelFile(model_path(model))
+        session = _of_files.get(file.identity)
+        held: Any = file if session is None else session.owner
+        if isinstance(held, ModelFile) and options.num_classes is None:
+            source: Source = OnnxSource(held, options, session)
+            source.session.owner = held
+        else:
+            source = source_of(held.model if isinstance(held, ModelFile) else held, options)
+        _of_files[file.identity] = source.session
     return source
-
-
-def _identity(model: OnnxModel) -> tuple[Any, ...]:
-    """What tells a file, with the files of its external data, from others and from what was or will be at the same path."""
-    assert model.path is not None
-    with open_regular(model.path) as file:
-        digest = hashlib.file_digest(file, "sha256").digest()
-    external = [os.stat(file) for file in model.external_files]
-    return os.path.realpath(model.path), digest, *((s.st_ino, s.st_size, s.st_mtime_ns) for s in external)
 
 
 _sessions: WeakValueDictionary[int, Session] = WeakValueDictionary()
@@ -168,9 +169,10 @@ def given_loss(options: Options) -> str:
 
 
 def model_name(model: Modelish) -> str:
-    if isinstance(model, Module):
-        return type(model).__name__
-    return model.proto.graph.name if isinstance(model, OnnxModel) else Path(model).name
+    if isinstance(model, (str, os.PathLike)):
+        return Path(model).name
+    from ..importers.onnx import OnnxModel
+    return model.proto.graph.name if isinstance(model, OnnxModel) else type(model).__name__
 
 
 def training_model(model: Modelish, options: Options | None = None, *, optimizer: Optimizer | str | None = None,

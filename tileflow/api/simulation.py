@@ -18,7 +18,8 @@ from ..optim import from_options
 from ..options.options import Options
 from ..program.batching import Batching
 from ..runtime.arrays import as_array
-from ..runtime.source import NetSource, OnnxSource
+from ..runtime.net_source import NetSource
+from ..runtime.onnx_source import OnnxSource
 from ..strategy.mark import Marking
 from ..system.errors import DataError, OptionError
 from .models import Modelish, chosen_options, load, model_name

@@ -21,11 +21,12 @@ from ..runtime import synthetic
 from ..runtime.data import DataLoader, Dataset, check_given, open_data, open_more
 from ..runtime.history import Epoch
 from ..runtime.labels import Fit, is_hard, look, numbered_as, types_of
+from ..runtime.onnx_source import OnnxSource
 from ..runtime.preprocessing import Preprocessing
 from ..runtime.replica_state import OF_REPLICA_0
 from ..runtime.run_folder import checkpoint_of, run_folder
 from ..runtime.run_settings import Recorded, file_digest, record, resumed
-from ..runtime.source import OnnxSource, Source
+from ..runtime.source import Source
 from ..runtime.trained_file import rehearse, write_trained
 from ..runtime.trainer import Reporter, Silent, Trainer
 from ..runtime.training_cut import is_cut

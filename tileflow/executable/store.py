@@ -1,5 +1,6 @@
-"""Images in the cache, beside the kernels that they name and under the same rules (`kernels/machine/cache.py`): found
-by a key that says all that they were made from. The owner alone may read them, for they hold constants of models."""
+"""Images in the cache, and notes (`notes`), beside the kernels that they name and under the same rules
+(`kernels/machine/cache.py`): found by a key that says all that they were made from. The owner alone may read them, for
+they hold constants of models."""
 from __future__ import annotations
 
 import contextlib
@@ -18,18 +19,16 @@ ROOM = 512 << 20
 STALE = 3600.0
 """Seconds after which nobody is writing a temporary file any more: whoever was has been killed."""
 MODE = 0o600
+KINDS = ("image", "note")
+"""What names begin with."""
 enabled = True
 """Whether images are looked for and kept."""
 
 
 def load(key: str) -> Image | None:
     """The Image of a key; None where there is none that is whole."""
-    data = cache.read(_name(key)) if enabled else None
-    if data is None:
-        return None
-    with contextlib.suppress(OSError):
-        os.utime(cache.folder() / f"{_name(key)}{cache.SUFFIX}")
-    return file.read(data)
+    data = read(_name(key))
+    return None if data is None else file.read(data)
 
 
 def save(key: str, image: Image) -> None:
@@ -38,13 +37,29 @@ def save(key: str, image: Image) -> None:
         return
     data = file.write(image)
     if len(data) <= LARGEST:
-        cache.write(_name(key), data, MODE)
+        write(_name(key), data)
+
+
+def read(name: str) -> bytes | None:
+    """What was written under a name, which is used now; None where there is nothing whole."""
+    data = cache.read(name) if enabled else None
+    if data is not None:
+        with contextlib.suppress(OSError):
+            os.utime(cache.folder() / f"{name}{cache.SUFFIX}")
+    return data
+
+
+def write(name: str, data: bytes) -> None:
+    """Keep data under a name that begins with one of KINDS, whole or not at all; what is too much goes."""
+    if enabled:
+        cache.write(name, data, MODE)
         _make_room()
 
 
 def kept() -> list[Path]:
-    """The files of images, those used least recently first."""
-    return sorted(cache.folder().glob(f"{_name('*')}{cache.SUFFIX}"), key=lambda path: path.stat().st_mtime)
+    """The files of images and notes, those used least recently first."""
+    found = (path for kind in KINDS for path in cache.folder().glob(f"{kind}-*{cache.SUFFIX}"))
+    return sorted(found, key=lambda path: path.stat().st_mtime)
 
 
 def _name(key: str) -> str:
@@ -54,7 +69,7 @@ def _name(key: str) -> str:
 def _make_room() -> None:
     """Delete what is too much, and what killed processes have left. Others may do so at the same time."""
     with contextlib.suppress(OSError):
-        for path in cache.folder().glob(f"{_name('*')}.tmp"):
+        for path in (path for kind in KINDS for path in cache.folder().glob(f"{kind}-*.tmp")):
             if path.stat().st_mtime < time.time() - STALE:
                 path.unlink()
         paths = kept()

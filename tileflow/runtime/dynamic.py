@@ -2,25 +2,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..feed.items import array_of
-from ..importers.onnx import UnsupportedNodesError
-from ..importers.onnx.hosted import is_plain
-from ..importers.onnx.model import OTHER_TYPES
 from ..memory.types import TensorType, type_of
 from ..options.options import Options
-from ..system.errors import DataError, OptionError
+from ..system.errors import DataError, OptionError, UnsupportedError
 from .arrays import as_array
 from .executable import Host, Progress
+from .onnx_source import OnnxSource
 from .outputs import Anchors
-from .pieces import Pieces, as_datum
 from .programs import Programs
 from .rows import Rows
-from .source import OnnxSource, Source
-from .training_cut import Ready, TrainingCut, is_cut
+from .source import Source
+
+if TYPE_CHECKING:
+    from .pieces import Pieces
+    from .training_cut import Ready, TrainingCut
 
 
 class PieceCalls:
@@ -45,8 +45,7 @@ class PieceCalls:
         sequences, optionals or texts."""
         if not self._asked:
             self._asked = True
-            model = self._source.model if isinstance(self._source, OnnxSource) else None
-            if model is not None and any(port.dtype in OTHER_TYPES for port in (*model.inputs, *model.outputs)):
+            if isinstance(self._source, OnnxSource) and not self._source.plain:
                 self.cut()
         return self.pieces is not None
 
@@ -73,6 +72,9 @@ class PieceCalls:
 
     def __call__(self, arrays: Sequence[Any]) -> list[Any]:
         """A call, within a turn."""
+        from ..importers.onnx.hosted import is_plain
+        from ..importers.onnx.model import OTHER_TYPES
+        from .pieces import as_datum
         assert self.pieces is not None
         assert isinstance(self._source, OnnxSource)
         ports = self._source.model.inputs
@@ -116,8 +118,10 @@ class DecidingCalls:
         if self._cut is None:
             try:
                 source.signature(micro, True)
-            except UnsupportedNodesError as error:
-                if not is_cut(error):
+            except UnsupportedError as error:
+                from ..importers.onnx import UnsupportedNodesError
+                from .training_cut import is_cut
+                if not isinstance(error, UnsupportedNodesError) or not is_cut(error):
                     raise
                 self._cut = self._new_cut(source)
             else:

@@ -1,5 +1,5 @@
-"""From a Program to what runs, for models, the ONNX backend and tests: the one place where plan, memory, machine code
-and addresses meet."""
+"""From a Program to what runs, for models, the ONNX backend and tests: an Image that an earlier start has kept, or one
+that is made (`lowering`)."""
 from __future__ import annotations
 
 from collections import OrderedDict
@@ -13,21 +13,16 @@ from ..executable import store
 from ..executable.engine import Engine
 from ..executable.kernels import addresses
 from ..executable.memory import lies_in
-from ..graph.collector import seldom
 from ..kernels.machine import pool
-from ..kernels.machine.warm import compile_all
-from ..lower.plan import make_plan
 from ..memory.budget import lanes_fit
 from ..memory.types import TensorType
 from ..options.options import Options
-from ..state import Session, declared
+from ..state import Session
 from ..system.environment import check_environment
 from . import budget
-from .assemble import image_of
-from .image_key import image_key
+from .image_key import image_key, program_digest
 
 if TYPE_CHECKING:
-    from ..lower.plan import Plan
     from ..program.program import Program
 
 MOST_PROGRAMS = 8
@@ -57,48 +52,46 @@ class Host:
         return cls(options.threads, options.matmul_precision, options.seed, options.detect_anomaly)
 
 
+def kept_engine(program: str, session: Session, initial: Mapping[str, np.ndarray], host: Host,
+                final: frozenset[str]) -> Engine | None:
+    """An engine for an Image that an earlier start has kept of a program with this digest, whose kernels are in the
+    cache; None where there is none that would run as it is. Arguments and errors are those of `make_engine`."""
+    if not keeps(host):
+        return None
+    image = store.load(image_key(program, pool.start_threads(host.threads), host.matmul_precision, final))
+    if image is None or (image.lane_bytes and lanes_fit(image.lane_bytes) != image.several):
+        return None
+    budget.require(budget.needs(image.needs, image.states, session), image.training, image.iterations)
+    session.declare(image.states, initial)
+    found = addresses(image.kernels) if lies_in(image, session) else None
+    return None if found is None else Engine(image, session, found, host.seed)
+
+
+def keeps(host: Host) -> bool:
+    """Whether Images are looked for and kept: not of programs that detect anomalies."""
+    return store.enabled and not host.detect_anomaly
+
+
 def make_engine(program: Program, session: Session, initial: Mapping[str, np.ndarray] | None = None, host: Host | None = None, *,
                 final: frozenset[str] = frozenset(), progress: Progress | None = None, kept: bool = True) -> Engine:
     """An engine that can run: planned, with room for everything, its states in the session, its kernels compiled; or
-    from an Image that an earlier start has kept, whose kernels are in the cache.
+    from an Image that an earlier start has kept.
 
     Args:
         initial: arrays of the states that the session does not have yet; states without one begin as zero.
         final: outputs of which a call keeps the last micro-batch only.
-        kept: Images are looked for and kept: not for programs of one time, or such as detect anomalies.
+        kept: Images are looked for and kept: not for programs of one time.
 
     Raises:
         OutOfMemoryError: it does not fit, which is known before kernels are compiled.
         OptionError: the session has a state with another type or shape, or the environment lets nothing be compiled.
     """
+    from .lowering import lowered_engine
     check_environment()
-    host = host or Host()
-    workers = pool.start_threads(host.threads)
-    kept = kept and store.enabled and not host.detect_anomaly
-    key = image_key(program, workers, host.matmul_precision, final) if kept else None
-    states = declared(program.states.values())
-    image = None if key is None else store.load(key)
-    if image is not None and (image.lane_bytes == 0 or lanes_fit(image.lane_bytes) == image.several):
-        budget.require(budget.needs(image.needs, states, session), image.training, image.iterations)
-        session.declare(states, initial)
-        found = addresses(image.kernels) if lies_in(image, session) else None
-        if found is not None:
-            return Engine(image, session, found, host.seed)
-    plan = plan_of(program, host)
-    needs = budget.needs(budget.fixed(plan, final), states, session)
-    budget.require(needs, program.training, program.batching.device_iterations)
-    session.declare(states, initial)
-    image, leaves = image_of(plan, session, final)
-    with seldom():
-        compile_all(list(leaves.values()), progress)
-    if key is not None:
-        store.save(key, image)
-    return Engine(image, session, [leaves[name].address for name in image.kernels], host.seed, host.detect_anomaly)
-
-
-def plan_of(program: Program, host: Host) -> Plan:
-    """A program lowered for this computer."""
-    return make_plan(program, pool.start_threads(host.threads), host.matmul_precision, host.detect_anomaly)
+    host, initial = host or Host(), initial or {}
+    what = program_digest(program) if kept and keeps(host) else None
+    found = None if what is None else kept_engine(what, session, initial, host, final)
+    return found or lowered_engine(program, what, session, initial, host, final, progress)
 
 
 class Signature:

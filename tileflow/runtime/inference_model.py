@@ -4,18 +4,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from .. import compiler
-from ..compiler import CompileOptions
-from ..importers.onnx import DynamicOperandError
 from ..memory.types import TensorType
 from ..options.options import Options
-from ..system.errors import OptionError
+from ..system.errors import OptionError, UnsupportedError
 from .dynamic import PieceCalls
 from .executable import Progress
 from .model import Model
 from .source import Source
 
 if TYPE_CHECKING:
+    from .. import compiler
     from ..graph import Graph
     from ..program.batching import Batching
 
@@ -31,6 +29,8 @@ class InferenceModel(Model):
         self.piecewise = PieceCalls(source, self.options, self.programs, self.anchors, progress)
 
     def _build(self, graph: Graph, batching: Batching, more: tuple[TensorType, ...]) -> compiler.Compilation:
+        from .. import compiler
+        from ..compiler import CompileOptions
         chosen = CompileOptions.of(self.options, self.source.precision)
         return compiler.inference(graph, batching, chosen, anchors=list(self.anchors.found.values()))
 
@@ -54,7 +54,8 @@ class InferenceModel(Model):
         if not self.piecewise.needed():
             try:
                 return super()._call(arrays)
-            except DynamicOperandError as error:
-                if not self.piecewise.cut():
+            except UnsupportedError as error:
+                from ..importers.onnx import DynamicOperandError
+                if not isinstance(error, DynamicOperandError) or not self.piecewise.cut():
                     raise error from None
         return self.source.session.turn.call(self.piecewise, arrays)

@@ -33,12 +33,17 @@ class LossModel(Model):
                  progress: Progress | None = None) -> None:
         super().__init__(source, options, progress)
         self.loss = find(loss, options)
-        self.view: OutputMeaning | None = None
-        """How metrics read the first output; known once a program is compiled."""
+        self._view: OutputMeaning | None = None
 
     @property
     def loss_name(self) -> str:
         return self.loss.name
+
+    @property
+    def view(self) -> OutputMeaning | None:
+        """How metrics read the first output; known once a program is compiled."""
+        self._require_graph()
+        return self._view
 
     def _own_count(self, given: int) -> int:
         """How many of the arrays of a call are the model's own inputs; the loss takes the rest."""
@@ -50,7 +55,7 @@ class LossModel(Model):
     def _fitted(self, graph: Graph, labels: tuple[TensorType, ...]) -> Loss:
         """The loss for this graph's outputs and these labels."""
         loss = self.loss.within(graph).fitted(graph.outputs, labels[0] if labels else None)
-        self.view = loss.view(graph.outputs)
+        self._view = loss.view(graph.outputs)
         return loss
 
     def _arrays(self, arrays: Sequence[Any]) -> list[np.ndarray]:

@@ -10,26 +10,28 @@ import numpy as np
 
 from ..executable.engine import Engine
 from ..feed.items import array_of
-from ..graph import Graph
 from ..memory.types import TensorType, type_of
 from ..options.options import Options
 from ..program.batching import Batching
 from ..system.errors import DataError, ShapeError, TypeMismatchError
-from . import outputs
+from . import front, outputs
 from .arrays import as_array
-from .executable import Host, Progress, Signature, make_engine, plan_of
+from .executable import Host, Progress, Signature, keeps, kept_engine, make_engine
+from .image_key import program_digest
+from .onnx_source import OnnxSource
 from .outputs import Anchors
 from .programs import Compiled, Programs
 from .rows import Rows
-from .source import OnnxSource, Source
+from .source import Source
 from .weights import Weights
 
 if TYPE_CHECKING:
     from .. import compiler
+    from ..graph import Graph
     from ..lower.plan import Plan
     from ..program.program import Program
 
-Begun = tuple[Graph, Mapping[str, np.ndarray], tuple[TensorType, ...], int]
+Begun = tuple["Graph", Mapping[str, np.ndarray], tuple[TensorType, ...], int]
 """What a program is made from: a graph, what its states start with, the types of a micro-batch's arrays, and how many
 of these are its inputs; those that follow are for the loss."""
 
@@ -77,6 +79,7 @@ class Model:
     @property
     def plan(self) -> Plan:
         """The compiled Program as it is lowered for this computer: lowered anew, for an engine keeps none."""
+        from .lowering import plan_of
         return plan_of(self.program, Host.of(self.options))
 
     @property
@@ -192,22 +195,61 @@ class Model:
         return self.programs.get(types, lambda: self._compile(types))
 
     def _compile(self, types: tuple[TensorType, ...]) -> Compiled:
+        """What runs for a call's arrays of these types: what an earlier start has kept, or made now."""
+        host, entry = Host.of(self.options), self._entry(types)
+        kept = None if entry is None else entry.load()
+        if kept is not None:
+            engine = kept_engine(kept.program, self.source.session, kept.initial, host, kept.final)
+            if engine is not None:
+                return self._compiled(engine, types, kept.anchors, kept.loss, lambda: self._built(types)[0])
         compilation, initial = self._built(types)
-        program, mode = compilation.program, self.mode
-        engine = make_engine(program, self.source.session, initial, Host.of(self.options),
-                             final=outputs.kept_once(program, mode), progress=self.progress)
+        program, final = compilation.program, outputs.kept_once(compilation.program, self.mode)
+        engine = make_engine(program, self.source.session, initial, host, final=final, progress=self.progress)
+        anchors, loss = tuple(self.anchors.found), None if program.loss is None else program.loss.name
+        digest = None if entry is None or self._says(program) else program_digest(program)
+        if entry is not None and digest is not None:
+            entry.save(front.Kept(digest, final, loss, anchors, initial))
+        return self._compiled(engine, types, anchors, loss, lambda: compilation)
+
+    def _compiled(self, engine: Engine, types: tuple[TensorType, ...], anchors: tuple[str, ...], loss: str | None,
+                  compiled: Callable[[], compiler.Compilation]) -> Compiled:
         self.source.attach()
-        shown = outputs.shown(program, engine.image.kept, mode, self.options.output_return_period)
-        return Compiled(engine, compilation, Signature(types), shown, tuple(self.anchors.found))
+        shown = outputs.shown(engine.outputs, loss, engine.image.kept, self._batching(self.rows.micro_types(types)),
+                              self.mode, self.options.output_return_period)
+        return Compiled(engine, Signature(types), shown, anchors, loss, compiled)
+
+    def _entry(self, types: tuple[TensorType, ...]) -> front.Entry | None:
+        """Where is kept what the model comes to for a call's arrays of these types; None where nothing is."""
+        file = self.source.file if isinstance(self.source, OnnxSource) else None
+        shaped = self._shaped_by()
+        if file is None or shaped is None or not keeps(Host.of(self.options)):
+            return None
+        return front.entry(file, self.options, shaped, types)
+
+    def _shaped_by(self) -> list[Any] | None:
+        """What else than file, options and the types of a call shapes a program of this model; None: the arrays do."""
+        session = self.source.session
+        return [type(self), self.anchors.names, session.ties, session.trainable]
+
+    def _require_graph(self) -> None:
+        """Let what is known of a program's graph be known of one that an earlier start has kept, too."""
+        if (current := self.programs.current) is not None:
+            _ = current.compilation
+
+    def _says(self, program: Program) -> bool:
+        """Making the program said something to whoever runs it, which every start has to say."""
+        return bool(program.notes or self.options.autocast)
+
+    def _batching(self, micro: Sequence[TensorType]) -> Batching:
+        """How the rows of a call are divided, of which these are the types of a micro-batch's arrays."""
+        o, rows = self.options, micro[0].shape[0] if micro and micro[0].shape else 1
+        return Batching(rows, o.gradient_accumulation, o.device_iterations, o.replication_factor)
 
     def _built(self, types: tuple[TensorType, ...]) -> tuple[compiler.Compilation, Mapping[str, np.ndarray]]:
         """The compilation for a call's arrays of these types, and what states start with."""
         graph, initial, micro, own = self._begun(types)
         self.anchors.find(graph, isinstance(self.source, OnnxSource))
-        o = self.options
-        rows = micro[0].shape[0] if micro and micro[0].shape else 1
-        batching = Batching(rows, o.gradient_accumulation, o.device_iterations, o.replication_factor)
-        compilation = self._build(graph, batching, micro[own:])
+        compilation = self._build(graph, self._batching(micro), micro[own:])
         _check_inputs(compilation.program, micro)
         return compilation, initial
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..memory.tensor import Tensor
 from ..options.options import Options
-from ..passes.anchors import anchored
 from ..system.errors import OptionError, TileflowError
 from ..system.text import one_line
 
@@ -37,12 +37,16 @@ def kept_once(program: Program, mode: str) -> frozenset[str]:
     return frozenset(v.name for v in program.micro.outputs if v is not program.loss) if once else frozenset()
 
 
-def shown(program: Program, kept: Sequence[int], mode: str, period: int | None) -> list[Shown]:
-    """What calls return of each output of a program, of which the engine keeps so many micro-batches (OptionError: a period that does not fit)."""
-    batching, loss = program.batching, program.loss
+def shown(outputs: Sequence[Tensor], loss: str | None, kept: Sequence[int], batching: Batching, mode: str,
+          period: int | None) -> list[Shown]:
+    """What calls return of each output of a program (OptionError: a period that does not fit).
+
+    Args:
+        loss: the name of the one that is the loss. kept: how many micro-batches of each the engine keeps.
+    """
     once, last = _last_only(mode, batching), batching.micro_batches - 1
-    return [itemgetter(last % n) if once and v is not loss else
-            selection(mode, batching, period, (n, *v.shape)) for v, n in zip(program.outputs, kept, strict=True)]
+    return [itemgetter(last % n) if once and v.name != loss else
+            selection(mode, batching, period, (n, *v.shape)) for v, n in zip(outputs, kept, strict=True)]
 
 
 def _last_only(mode: str, batching: Batching) -> bool:
@@ -111,6 +115,7 @@ class Anchors:
 
     def find(self, graph: Graph, tensors_first: bool) -> None:
         """Look for them in a graph; OptionError for a name that it does not have."""
+        from ..passes.anchors import anchored
         self.found = anchored(graph, self.names, tensors_first) if self.names else {}
 
     def take(self, names: Sequence[str], outputs: list[Any]) -> None:

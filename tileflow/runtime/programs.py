@@ -1,9 +1,9 @@
 """The compiled programs of a model, by the types of a call's arrays: kept, found again, refused where types stay."""
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..executable.engine import Engine
@@ -22,18 +22,32 @@ if TYPE_CHECKING:
 HINT = "the model was compiled for other inputs; call destroy() to compile it anew, or set on_new_shape='compile'."
 
 
-@dataclass
 class Compiled:
-    """A program that runs, with how it came about, the types of a call's arrays, and what calls return of each output.
+    """A program that runs, the types of a call's arrays, and what calls return of each output.
 
-    anchors: names of the outputs that are values within the model: the last ones.
+    anchors: names of the outputs that are values within the model: the last ones. loss: the place of the loss among the
+    outputs.
     """
 
-    engine: Engine
-    compilation: compiler.Compilation
-    signature: Signature
-    shown: list[Shown]
-    anchors: tuple[str, ...] = ()
+    def __init__(self, engine: Engine, signature: Signature, shown: list[Shown], anchors: tuple[str, ...],
+                 loss: str | None, compiled: Callable[[], compiler.Compilation]) -> None:
+        """Args:
+            loss: the name of the output that is the loss.
+            compiled: gives the compilation that the engine comes from, made anew where an earlier start has kept only
+                what runs.
+        """
+        self.engine, self.signature, self.shown, self.anchors = engine, signature, shown, anchors
+        self.loss = None if loss is None else [v.name for v in engine.outputs].index(loss)
+        self._compiled, self._lock = compiled, threading.Lock()
+        self._compilation: compiler.Compilation | None = None
+
+    @property
+    def compilation(self) -> compiler.Compilation:
+        """How it came about."""
+        with self._lock:
+            if self._compilation is None:
+                self._compilation = self._compiled()
+            return self._compilation
 
     @property
     def program(self) -> Program:
@@ -86,7 +100,7 @@ class Programs:
         if not self._fixed or self.current is None or types in self._kept:
             return
         self._rows.micro_types(types)
-        expected, names = self.required().signature.types, [v.name for v in self.required().program.inputs]
+        expected, names = self.required().signature.types, [v.name for v in self.required().engine.image.inputs]
         if len(types) != len(expected):
             raise DataError(f"Number of inputs mismatch: expected {len(expected)} but got {len(types)}; {HINT}")
         for name, want, got in zip(names, expected, types, strict=False):

@@ -25,7 +25,9 @@ from ..system.errors import ModelError, UnsupportedError
 from ..system.text import one_line
 from .arrays import as_array
 from .executable import Host, Progress, make_engine
-from .source import NetSource, OnnxSource, Source
+from .net_source import NetSource
+from .onnx_source import OnnxSource
+from .source import Source
 from .training_cut import is_cut
 
 TOLERANCE = 1e-3

@@ -3,15 +3,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import compiler
-from ..compiler import CompileOptions
-from ..graph.copy import copied
-from ..graph.digest import digest
 from ..loss import ClassLoss, Loss
 from ..memory.types import TensorType, type_of
 from ..optim import Optimizer, bound, from_options
@@ -31,6 +27,7 @@ from .programs import Compiled
 from .source import Source
 
 if TYPE_CHECKING:
+    from .. import compiler
     from ..graph import Graph
     from ..program.batching import Batching
 
@@ -48,8 +45,7 @@ class TrainingModel(LossModel):
         self._optimizer = ModelOptimizer(chosen, source.session, self.programs)
         self._scale = LossScale(options, self._optimizer, source.session)
         self._deciding = DecidingCalls(source, self.options, self.programs, progress)
-        self.fingerprint = ""
-        """The digest of the graph that is trained."""
+        self._fingerprint = ""
         self.run: Run = UNKNOWN
         """What schedules know of the run that the calls are of."""
         self.last_losses: np.ndarray | None = None
@@ -60,6 +56,12 @@ class TrainingModel(LossModel):
         super().destroy()
         self._optimizer.forget()
         self._deciding.forget()
+
+    @property
+    def fingerprint(self) -> str:
+        """The digest of the graph that is trained ("" before there is one)."""
+        self._require_graph()
+        return self._fingerprint
 
     # ---- the optimizer and the loss scale
 
@@ -126,6 +128,8 @@ class TrainingModel(LossModel):
 
     def _decided(self, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
         deciding = self._deciding
+        if not deciding.is_whole and deciding.ready is None and (entry := self._entry(tuple(map(type_of, arrays)))):
+            deciding.is_whole = entry.load() is not None
         return arrays if deciding.is_whole else deciding.decide(arrays, self._own_count(len(arrays)), self.rows)
 
     def _prepare(self, arrays: Sequence[np.ndarray]) -> Compiled:
@@ -139,7 +143,15 @@ class TrainingModel(LossModel):
         ready = self._deciding.ready
         if ready is None:
             return super()._begun(types)
+        from ..graph.copy import copied
         return copied(ready.graph), ready.weights, types, len(ready.inputs)
+
+    def _shaped_by(self) -> list[Any] | None:
+        shaped, scale, optimizer = super()._shaped_by(), self._scale, self._optimizer.compiled_in()
+        if shaped is None or self._deciding.ready is not None:
+            return None
+        loss = [[f.name, getattr(self.loss, f.name)] for f in fields(self.loss)] if is_dataclass(self.loss) else self.loss
+        return [*shaped, type(self.loss), loss, optimizer.structure(), asdict(scale.scaling), scale.first()]
 
     def _example(self) -> list[np.ndarray]:
         if self._deciding.ready is None or self._deciding.seen is None:
@@ -150,7 +162,10 @@ class TrainingModel(LossModel):
         return [array.astype(t.numpy) for t, array in drawn]
 
     def _build(self, graph: Graph, batching: Batching, more: tuple[TensorType, ...]) -> compiler.Compilation:
-        self.fingerprint = digest(graph)
+        from .. import compiler
+        from ..compiler import CompileOptions
+        from ..graph.digest import digest
+        self._fingerprint = digest(graph)
         optimizer, loss = self._optimizer.compiled_in(), self._fitted(graph, more)
         chosen = replace(CompileOptions.of(self.options, self.source.precision), scaling=self.scaling,
                          loss_scaling=self._scale.first())
@@ -188,9 +203,8 @@ class TrainingModel(LossModel):
             raise
         compiled = self.programs.current
         assert compiled is not None
-        loss = compiled.program.loss
-        assert loss is not None
-        self.last_losses = results[compiled.program.outputs.index(loss)].reshape(-1)
+        assert compiled.loss is not None
+        self.last_losses = results[compiled.loss].reshape(-1)
         self._scale.require_progress()
         return results
 
@@ -201,5 +215,5 @@ class TrainingModel(LossModel):
         if current is None or failed is None or not isinstance(self.loss, ClassLoss):
             return None
         micro, where = failed
-        labels = self.rows.dealt(arrays)[-1].reshape(current.program.batching.micro_batches, -1)[micro]
+        labels = self.rows.dealt(arrays)[-1].reshape(current.engine.image.micro_batches, -1)[micro]
         return uncounted(what, where) if (what := self.loss.uncounted(labels)) else None

@@ -8,14 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from ..importers.onnx import FileForm
 from ..options.options import Options
 from ..program.replicas import Grouping
 from . import replica_state
 from .executable import Progress
 from .programs import Programs
 from .source import Source
-from .trained_file import write_trained
 
 
 class Weights:
@@ -51,6 +49,8 @@ class Weights:
     def save_onnx(self, path: Path, keep_training_mode: bool | None, inputs: Sequence[np.ndarray],
                   form: Mapping[str, Any], progress: Progress | None) -> None:
         """Write the model with them as an ONNX file, which is checked with `inputs`, arrays for one micro-batch."""
+        from ..importers.onnx import FileForm
+        from .trained_file import write_trained
         if self._options.replica_grouping:
             warnings.warn(replica_state.OF_REPLICA_0, stacklevel=3)
         options = self._options

@@ -1,0 +1,41 @@
+"""A Program lowered for this computer and made an engine: the one place where plan, memory, machine code and addresses
+meet."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ..executable import store
+from ..executable.engine import Engine
+from ..graph.collector import seldom
+from ..kernels.machine import pool
+from ..kernels.machine.warm import compile_all
+from ..lower.plan import Plan, make_plan
+from ..program.program import Program
+from ..state import Session, declared
+from . import budget
+from .assemble import image_of
+from .executable import Host, Progress
+from .image_key import image_key
+
+
+def plan_of(program: Program, host: Host) -> Plan:
+    """A program lowered for this computer."""
+    return make_plan(program, pool.start_threads(host.threads), host.matmul_precision, host.detect_anomaly)
+
+
+def lowered_engine(program: Program, digest: str | None, session: Session, initial: Mapping[str, np.ndarray],
+                   host: Host, final: frozenset[str], progress: Progress | None) -> Engine:
+    """An engine for an Image that is made now, and kept under the program's digest where that is given; see
+    `executable.make_engine`."""
+    plan, states = plan_of(program, host), declared(program.states.values())
+    needs = budget.needs(budget.fixed(plan, final), states, session)
+    budget.require(needs, program.training, program.batching.device_iterations)
+    session.declare(states, initial)
+    image, leaves = image_of(plan, session, final)
+    with seldom():
+        compile_all(list(leaves.values()), progress)
+    if digest is not None:
+        store.save(image_key(digest, plan.workers, host.matmul_precision, final), image)
+    return Engine(image, session, [leaves[name].address for name in image.kernels], host.seed, host.detect_anomaly)

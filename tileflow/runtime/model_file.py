@@ -1,0 +1,120 @@
+"""An ONNX file by its content: read at once, while the model in it is parsed, checked and imported only when somebody
+needs more of it than an earlier start has noted."""
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..executable import notes
+from ..memory import budget
+from ..system.errors import OutOfMemoryError
+from ..system.reading import open_regular
+from .code_key import all_code
+
+if TYPE_CHECKING:
+    from ..importers.onnx import OnnxModel
+
+LARGEST = 2**31 - 1
+"""Bytes: protobuf reads no longer message."""
+
+
+class Input(NamedTuple):
+    """An input as the file declares it."""
+
+    name: str
+    dtype: str
+
+
+class ModelFile:
+    """A file whose model is valid, as an earlier start has found or this one finds.
+
+    inputs: those of the model, without initializers. plain: all inputs and outputs are tensors of numbers.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Args:
+            path: that of an ONNX file.
+
+        Raises:
+            ModelError: as `tileflow.load` does.
+        """
+        self.path = Path(path)
+        self._content = _content(self.path)
+        noted = None if self._content is None else notes.load(self._key)
+        self.known = noted is not None
+        """An earlier start has found it valid."""
+        if noted is None:
+            model = self.model
+            self.inputs = tuple(Input(port.name, port.dtype) for port in model.inputs)
+            self.plain = model.plain
+            self._external = tuple(os.path.relpath(file, self.path.parent) for file in model.external_files)
+        else:
+            self.inputs = tuple(Input(*each) for each in noted["inputs"])
+            self.plain, self._external = noted["plain"], tuple(noted["external"])
+
+    def note(self) -> None:
+        """Let later starts know of it, now that its parameters were found to be told apart, too."""
+        if self._content is not None and not self.known:
+            self.known = True
+            notes.save(self._key, {"inputs": self.inputs, "plain": self.plain, "external": self._external})
+
+    @cached_property
+    def model(self) -> OnnxModel:
+        """The model."""
+        from ..importers.onnx import load_model
+        from ..importers.onnx.load import parse_model
+        return load_model(self.path) if self._content is None else parse_model(self._content, self.path)
+
+    @cached_property
+    def digest(self) -> str:
+        """Of the file's own content."""
+        return hashlib.sha256(b"" if self._content is None else self._content).hexdigest()
+
+    @property
+    def _key(self) -> str:
+        return hashlib.sha256(f"file {all_code()} {self.digest}".encode()).hexdigest()
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """What tells the file, with those of its external data, from others and from what was or will be at the same
+        path."""
+        external = [os.stat(self.path.parent / file) for file in self._external]
+        return os.path.realpath(self.path), self.digest, *((s.st_ino, s.st_size, s.st_mtime_ns) for s in external)
+
+    @cached_property
+    def contents(self) -> tuple[bytes | mmap.mmap, ...] | None:
+        """The bytes of the file, and of each file of external data; None where one of them cannot be read."""
+        if self._content is None:
+            return None
+        found: list[bytes | mmap.mmap] = [self._content]
+        for name in self._external:
+            try:
+                with open_regular(self.path.parent / name) as file:
+                    found.append(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            except (OSError, ValueError):                   # an empty file has nothing to map
+                return None
+        return tuple(found)
+
+    @cached_property
+    def whole_digest(self) -> str | None:
+        """Of the file and all of its external data; None where it cannot be read."""
+        if self.contents is None:
+            return None
+        return " ".join((self.digest, *(hashlib.sha256(part).hexdigest() for part in self.contents[1:])))
+
+
+def _content(path: Path) -> bytes | None:
+    """What a file holds; None where reading it is refused, for which `load_model` has the sentences."""
+    try:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if not 0 < size <= LARGEST:
+                return None
+            budget.require(2 * size, str(path), "")
+            return file.read()
+    except (OSError, ValueError, OutOfMemoryError):
+        return None
