@@ -22,7 +22,8 @@ from tileflow.passes.fold import fold
 from tileflow.program.batching import Batching
 from tileflow.program.program import Program
 from tileflow.program.schedule import Atomic, Refresh, Repeat, Run
-from tileflow.runtime.executable import Host, make_engine
+from tileflow.runtime.executable import make_engine
+from tileflow.runtime.host import Host
 from tileflow.state import Session
 
 

@@ -94,10 +94,10 @@ def run(threads: int | None, runs: int) -> Iterator[Result]:
 FIRST = """
 import sys
 import numpy as np
-from tileflow.onnx_backend import Backend
+import tileflow
 with np.load(sys.argv[2]) as stored:
     arrays = [stored[f"in{i}"] for i in range(len(stored.files))]
-Backend.prepare(sys.argv[1], "CPU").run(arrays)
+tileflow.inference_model(sys.argv[1])(*arrays)
 """
 STEP = """
 import sys

@@ -23,7 +23,8 @@ from .importers.onnx import DynamicOperandError, OnnxModel, import_graph, load_m
 from .importers.onnx.pieces import Cutter, decides
 from .program.batching import Batching
 from .program.program import Program
-from .runtime.executable import Host, Recent, Signature, make_engine
+from .runtime.executable import Recent, Signature, make_engine
+from .runtime.host import Host
 from .runtime.pieces import Pieces, as_datum
 from .state import Session, Turn, build
 from .system.errors import DataError, UnsupportedError

@@ -42,6 +42,7 @@ def load_model(path: str | os.PathLike[str]) -> OnnxModel:
 
 def parse_model(content: bytes, path: Path) -> OnnxModel:
     """Validate what an ONNX file holds; `path` says where its external data is (ModelError as `load_model`)."""
+    _check_size(path, len(content))
     proto = ModelProto()
     try:
         proto.ParseFromString(content)
@@ -76,6 +77,11 @@ def _wrapped(proto: ModelProto, path: Path | None) -> OnnxModel:
                      initializers | {name: t for name, t in named_tensors(proto) if name and name not in initializers})
 
 
+def _check_size(path: Path, nbytes: int) -> None:
+    if nbytes > PROTOBUF_LIMIT:
+        raise ModelError(f"{path} has {nbytes} bytes and ONNX files end at 2 GiB: save the model with external data.")
+
+
 def _read(path: Path) -> bytes:
     try:
         status = path.stat()
@@ -85,8 +91,7 @@ def _read(path: Path) -> bytes:
             raise ModelError(f"{path} is not a regular file: give an .onnx file.")
         if status.st_size == 0:
             raise ModelError(f"{path} is empty: export or download the model again.")
-        if status.st_size > PROTOBUF_LIMIT:
-            raise ModelError(f"{path} has {status.st_size} bytes and ONNX files end at 2 GiB: save the model with external data.")
+        _check_size(path, status.st_size)
         budget.require(2 * status.st_size, str(path), "close other programs, or use a machine with more memory")
         with open_regular(path) as file:
             return file.read()

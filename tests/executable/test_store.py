@@ -24,7 +24,7 @@ from tileflow.executable import store
 from tileflow.kernels.isa import cpu
 from tileflow.kernels.machine import cache, limits
 from tileflow.lower import plan
-from tileflow.runtime import code_key, lowering
+from tileflow.runtime import code_key, executable, lowering
 from tileflow.system.errors import OutOfMemoryError
 
 X = np.random.default_rng(2).standard_normal((4, 3)).astype(np.float32)
@@ -44,6 +44,7 @@ def lowered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[st
     monkeypatch.setattr(store, "enabled", True)
     folder = cache.folder()
     monkeypatch.setattr(store, "_name", lambda key: f"image-{tmp_path.name}-{key}")
+    monkeypatch.setattr(store, "KINDS", (f"image-{tmp_path.name}",))
     yield made
     for path in folder.glob(f"image-{tmp_path.name}-*"):
         path.unlink()
@@ -236,6 +237,7 @@ def dying(source, target):
     real(source, target)
 os.replace = dying
 store._name = lambda key: f"image-{sys.argv[1]}-{key}"
+store.KINDS = (f"image-{sys.argv[1]}",)
 import test_store
 test_store.trained()
 """
@@ -267,15 +269,15 @@ def copied(folder: Path) -> Path:
 
 def test_a_changed_line_in_any_room_misses(tmp_path: Path):
     package = copied(tmp_path)
-    before = code_key.content(package)
-    assert before == code_key.content(ROOT / "tileflow")
+    before = code_key.content(package, code_key.ROOMS)
+    assert before == code_key.content(ROOT / "tileflow", code_key.ROOMS)
     for room in code_key.ROOMS:
         path = sorted((package / room).rglob("*.py"))[-1]
         text = path.read_text()
         path.write_text(text + "# another line\n")
-        assert code_key.content(package) != before, room
+        assert code_key.content(package, code_key.ROOMS) != before, room
         path.write_text(text)
-        assert code_key.content(package) == before
+        assert code_key.content(package, code_key.ROOMS) == before
 
 
 def test_all_code_between_a_program_and_an_image_is_in_these_rooms():

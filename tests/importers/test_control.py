@@ -31,7 +31,8 @@ from tileflow.passes.autograd import gradients
 from tileflow.passes.cse import cse
 from tileflow.passes.fold import fold
 from tileflow.program.batching import Batching
-from tileflow.runtime.executable import Host, make_engine
+from tileflow.runtime.executable import make_engine
+from tileflow.runtime.host import Host
 from tileflow.state import Session
 from tileflow.system.errors import TileflowError, UnsupportedError
 from tileflow.tiles.hardware.chip import chip

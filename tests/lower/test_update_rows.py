@@ -21,8 +21,9 @@ from tileflow.program.program import Program
 from tileflow.program.schedule import Atomic, Repeat, Run
 from tileflow.runtime import assemble
 from tileflow.runtime.binding import Bound
-from tileflow.runtime.executable import Host, make_engine
+from tileflow.runtime.executable import make_engine
 from tileflow.runtime.grouped_rows import gather
+from tileflow.runtime.host import Host
 from tileflow.state import Session
 from tileflow.system.errors import TileflowError
 

@@ -18,7 +18,8 @@ from tileflow.graph import HALVES, Builder, Graph, Op, TensorType
 from tileflow.importers.onnx import wrap_model
 from tileflow.ops.elementwise import Elementwise
 from tileflow.program.batching import Batching
-from tileflow.runtime.executable import Host, make_engine
+from tileflow.runtime.executable import make_engine
+from tileflow.runtime.host import Host
 from tileflow.state import Session
 from tileflow.system.errors import TileflowError
 

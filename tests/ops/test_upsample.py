@@ -17,7 +17,8 @@ from tileflow.memory.types import TensorType
 from tileflow.ops.conv import ConvInputGrad
 from tileflow.ops.resize import Repeat, RepeatGrad
 from tileflow.program.batching import Batching
-from tileflow.runtime.executable import Host, make_engine
+from tileflow.runtime.executable import make_engine
+from tileflow.runtime.host import Host
 from tileflow.state import Session
 
 REPEATS: dict[str, tuple[tuple[int, ...], dict[str, int]]] = {

@@ -510,7 +510,7 @@ def use_pieces(path: Path, run: bool = False) -> tuple[dict[str, np.ndarray], li
     from tileflow.importers.onnx import load_model, resolved
     from tileflow.importers.onnx.hosted import loops
     from tileflow.importers.onnx.pieces import Cutter
-    from tileflow.runtime.executable import Host
+    from tileflow.runtime.host import Host
     from tileflow.runtime.pieces import Pieces
     from tileflow.state import Session
     loops.MOST_TURNS = TURNS

@@ -49,7 +49,8 @@ from tileflow.program.fields import read
 from tileflow.program.program import Program
 from tileflow.program.writing import bytes_of, digest_of, structure_of, text_of
 from tileflow.runtime import segments
-from tileflow.runtime.executable import Host, make_engine
+from tileflow.runtime.executable import make_engine
+from tileflow.runtime.host import Host
 from tileflow.state import Session, session
 from tileflow.system.errors import TileflowError
 

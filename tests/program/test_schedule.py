@@ -46,7 +46,8 @@ from tileflow.program.schedule import (
     widest,
 )
 from tileflow.report import trace
-from tileflow.runtime.executable import Host, make_engine
+from tileflow.runtime.executable import make_engine
+from tileflow.runtime.host import Host
 from tileflow.state import Session
 from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.machine import analyze

@@ -17,7 +17,7 @@ from tileflow import nn, optim
 from tileflow.executable import engine, image
 from tileflow.lower.plan import Plan
 from tileflow.program.schedule import Repeat, period
-from tileflow.runtime import executable
+from tileflow.runtime import lowering
 from tileflow.system.errors import DataError, Interrupted
 
 STAGES: list[dict[str, Any]] = [{"strategy": "pipelined", "pipeline_splits": ("1", "2")},
@@ -105,7 +105,7 @@ def test_ctrl_c_within_an_update(tmp_path: Path, wanted: dict[str, np.ndarray], 
     done, and two are saved."""
     seen: list[int] = []
     plans: list[Plan] = []
-    real, lowered = engine.Engine.drive, executable.make_plan
+    real, lowered = engine.Engine.drive, lowering.make_plan
 
     def planned(*args: Any) -> Plan:
         plans.append(lowered(*args))
@@ -125,7 +125,7 @@ def test_ctrl_c_within_an_update(tmp_path: Path, wanted: dict[str, np.ndarray], 
         return real(self, probe)
     monkeypatch.setattr(engine, "SLICE_NS", 1)                                  # Python is asked after every row
     monkeypatch.setattr(engine.Engine, "drive", watched)
-    monkeypatch.setattr(executable, "make_plan", planned)
+    monkeypatch.setattr(lowering, "make_plan", planned)
     with pytest.raises(Interrupted, match="Stopped after 2 updates"):
         run(row_sets.Squares(), tmp_path / "run", **stages)
     assert seen == [2]

@@ -9,8 +9,8 @@ import numpy as np
 from .. import compiler
 from ..nn import Parameter
 from ..options.options import Options
-from ..runtime.executable import Progress
 from ..runtime.gradient_model import GradientModel
+from ..runtime.host import Progress
 from ..runtime.net_source import NetSource
 from ..runtime.onnx_source import OnnxSource
 from ..system.errors import DataError, OptionError

@@ -14,7 +14,7 @@ from ..memory import budget
 from ..memory.tensor import kind_of
 from ..options.options import Options
 from ..runtime.data import Data, DataLoader, Dataset, check_given, open_data
-from ..runtime.executable import Host, Progress
+from ..runtime.host import Host, Progress
 from ..runtime.inference_model import InferenceModel
 from ..runtime.onnx_source import OnnxSource
 from ..runtime.preprocessing import Preprocessing

@@ -15,7 +15,7 @@ from ..optim import Optimizer
 from ..optim.choose import CLASSES
 from ..options.options import Options, declarations, renamed, with_defaults
 from ..options.uses import check_layers, check_use
-from ..runtime.executable import Progress
+from ..runtime.host import Progress
 from ..runtime.inference_model import InferenceModel
 from ..runtime.model_file import ModelFile
 from ..runtime.onnx_source import OnnxSource

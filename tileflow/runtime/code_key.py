@@ -20,37 +20,39 @@ ROOMS = ("executable", "graph", "host", "kernels", "lower", "memory", "ops", "op
 """The parts of the house in which code lies that has to do with what an Image is."""
 
 
-def content(package: Path, rooms: Iterable[str] = ROOMS) -> str:
-    """A digest of all sources of some parts of the package."""
-    found = hashlib.sha256()
-    for room in rooms:
-        found.update(_of_room(package / room).encode())
-    return found.hexdigest()
+def content(package: Path, rooms: Iterable[str] | None = None) -> str:
+    """A digest of all sources of some parts of the package; of all of it, and what lies beside them, where none are named."""
+    return _told(_digests(package), rooms)
 
 
-def everything(package: Path) -> str:
-    """A digest of all sources of the package."""
-    own = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(package.glob("*.py")))).hexdigest()
-    return f"{own} {content(package, sorted(path.name for path in package.iterdir() if path.is_dir()))}"
+def _digests(package: Path) -> dict[str, str]:
+    """A digest of the sources in each part of the package; of what lies beside them under the name ""."""
+    found = {"": package.glob("*.py")} | {
+        path.name: path.resolve().rglob("*.py") for path in package.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    return {room: hashlib.sha256(b"".join(hashlib.sha256(path.read_bytes()).digest() for path in sorted(paths))).hexdigest()
+            for room, paths in sorted(found.items())}
 
 
-def _of_room(room: Path) -> str:
-    found = hashlib.sha256()
-    for path in sorted(room.resolve().rglob("*.py")):
-        found.update(hashlib.sha256(path.read_bytes()).digest())
-    return found.hexdigest()
+def _told(digests: dict[str, str], rooms: Iterable[str] | None) -> str:
+    chosen = digests.values() if rooms is None else [digests[room] for room in rooms]
+    return hashlib.sha256("".join(chosen).encode()).hexdigest()
+
+
+@functools.cache
+def _here() -> dict[str, str]:
+    return _digests(PACKAGE)
 
 
 @functools.cache
 def image_code() -> str:
     """What code makes Images here."""
-    return f"{_versions()} {content(PACKAGE)}"
+    return f"{_versions()} {_told(_here(), ROOMS)}"
 
 
 @functools.cache
 def all_code() -> str:
     """What code makes Programs and Images of files here."""
-    return f"{_versions()} {everything(PACKAGE)}"
+    return f"{_versions()} {_told(_here(), None)}"
 
 
 def _versions() -> str:

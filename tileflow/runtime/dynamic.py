@@ -11,7 +11,7 @@ from ..memory.types import TensorType, type_of
 from ..options.options import Options
 from ..system.errors import DataError, OptionError, UnsupportedError
 from .arrays import as_array
-from .executable import Host, Progress
+from .host import Host, Progress
 from .onnx_source import OnnxSource
 from .outputs import Anchors
 from .programs import Programs

@@ -18,7 +18,7 @@ from ..metrics.named import Function
 from ..options.options import Options
 from ..program.batching import Batching
 from .data import DataLoader, Dataset
-from .executable import Progress
+from .host import Progress
 from .loss_model import LossModel
 from .rows import Rows
 from .source import Source

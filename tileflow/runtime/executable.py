@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
@@ -16,10 +15,10 @@ from ..executable.memory import lies_in
 from ..kernels.machine import pool
 from ..memory.budget import lanes_fit
 from ..memory.types import TensorType
-from ..options.options import Options
 from ..state import Session
 from ..system.environment import check_environment
 from . import budget
+from .host import Host, Progress
 from .image_key import image_key, program_digest
 
 if TYPE_CHECKING:
@@ -27,29 +26,8 @@ if TYPE_CHECKING:
 
 MOST_PROGRAMS = 8
 """Programs that a model keeps, one for each set of input types; the least recently used goes first."""
-Progress = Callable[[str, int, int], None]
-"""Called with (what, done, total) while kernels are compiled."""
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
-
-
-@dataclass(frozen=True)
-class Host:
-    """What of the options says how a program runs on this computer.
-
-    threads: None: as many workers as can run at once. matmul_precision: how float32 products are computed where the CPU
-        has tiles.
-    seed: that of random streams. detect_anomaly: the first operator that makes NaN or an infinity ends the call.
-    """
-
-    threads: int | None = None
-    matmul_precision: str = "highest"
-    seed: int = 0
-    detect_anomaly: bool = False
-
-    @classmethod
-    def of(cls, options: Options) -> Host:
-        return cls(options.threads, options.matmul_precision, options.seed, options.detect_anomaly)
 
 
 def kept_engine(program: str, session: Session, initial: Mapping[str, np.ndarray], host: Host,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -52,16 +53,17 @@ def entry(file: ModelFile, options: Options, shaped: Sequence[Any], types: Seque
         shaped: what else than file, options and the types of a call shapes the program, as values that can be written
             down: an object, or a function, of somebody's own cannot.
     """
-    if file.whole_digest is None:
+    contents = file.contents()
+    if contents is None:
         return None
+    digests = [file.digest, *(hashlib.sha256(part).hexdigest() for part in contents[1:])]
     told = {name: [getattr(options, name), options.given(name), options.given(name, files=False)]
             for name in options.declared()}
     try:
-        made = json.dumps([all_code(), file.whole_digest, _written(told), _written(shaped),
-                           [[t.dtype, t.shape] for t in types]])
+        made = json.dumps([all_code(), digests, _written(told), _written(shaped), [[t.dtype, t.shape] for t in types]])
     except TypeError:
         return None
-    return Entry(hashlib.sha256(made.encode()).hexdigest(), file)
+    return Entry(hashlib.sha256(made.encode()).hexdigest(), contents)
 
 
 def _written(value: Any) -> Any:
@@ -79,10 +81,13 @@ def _written(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Entry:
-    """The place of what is kept of a model of a file."""
+    """The place of what is kept of a model.
+
+    contents: of its file, and of each file of external data.
+    """
 
     key: str
-    file: ModelFile
+    contents: tuple[bytes, ...]
 
     def load(self) -> Kept | None:
         """What is kept; None where there is nothing, or nothing that fits the file."""
@@ -90,14 +95,14 @@ class Entry:
         if found is None:
             return None
         try:
-            initial = {name: _array(where, self.file) for name, where in found["initial"].items()}
+            initial = {name: _array(where, self.contents) for name, where in found["initial"].items()}
             return Kept(found["program"], frozenset(found["final"]), found["loss"], tuple(found["anchors"]), initial)
         except (KeyError, IndexError, TypeError, ValueError):
             return None
 
     def save(self, kept: Kept) -> None:
         """Keep it, unless a large array stands nowhere in the file."""
-        places, initial = _Places(self.file), {}
+        places, initial = _Places(self.contents), {}
         for name, array in kept.initial.items():
             if (where := places.of(array)) is None:
                 return
@@ -107,31 +112,28 @@ class Entry:
 
 
 class _Places:
-    """Where arrays stand in a file's contents: sought from where the last one ended, then from the beginning."""
+    """Where arrays stand in contents: sought from where the last one ended, then from the beginning."""
 
-    def __init__(self, file: ModelFile) -> None:
-        self._contents = file.contents or ()
-        self._at = [0] * len(self._contents)
+    def __init__(self, contents: Sequence[bytes]) -> None:
+        self._contents, self._at = contents, [0] * len(contents)
 
     def of(self, array: np.ndarray) -> dict[str, Any] | None:
         """The place of an array; None where it stands nowhere and is not small."""
         told = {"dtype": array.dtype.name, "shape": list(array.shape)}
-        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        if data.nbytes <= SMALL:
-            return told | {"data": base64.b64encode(data.tobytes()).decode()}
+        data = np.ascontiguousarray(array).tobytes()
+        if len(data) <= SMALL:
+            return told | {"data": base64.b64encode(data).decode()}
         for part, content in enumerate(self._contents):
             for start in dict.fromkeys((self._at[part], 0)):
-                if (at := content.find(data.tobytes(), start)) >= 0:
-                    self._at[part] = at + data.nbytes
+                if (at := content.find(data, start)) >= 0:
+                    self._at[part] = at + len(data)
                     return told | {"part": part, "at": at}
         return None
 
 
-def _array(where: Mapping[str, Any], file: ModelFile) -> np.ndarray:
+def _array(where: Mapping[str, Any], contents: Sequence[bytes]) -> np.ndarray:
     """The array of a place, read only (ValueError or IndexError where there is none)."""
     dtype, shape = np.dtype(where["dtype"]), tuple(where["shape"])
     if "data" in where:
         return np.frombuffer(base64.b64decode(where["data"], validate=True), dtype).reshape(shape)
-    assert file.contents is not None
-    size = int(np.prod(shape, dtype=np.int64))
-    return np.frombuffer(file.contents[where["part"]], dtype, size, where["at"]).reshape(shape)
+    return np.frombuffer(contents[where["part"]], dtype, math.prod(shape), where["at"]).reshape(shape)

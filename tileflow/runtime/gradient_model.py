@@ -18,7 +18,7 @@ from ..program.batching import Batching
 from ..system.errors import DataError, UnsupportedError
 from ..system.text import one_line
 from .arrays import as_array
-from .executable import Progress
+from .host import Progress
 from .loss_model import LONGEST_NOTE, LossModel
 from .model import Model
 from .source import Source

@@ -30,7 +30,7 @@ from ..program.program import Program
 from ..state import Session
 from ..system.errors import DataError, UnsupportedError
 from .data import Dataset
-from .executable import Host, Progress
+from .host import Host, Progress
 from .pieces import Pieces
 from .source import Signature
 from .training_cut import TrainingCut

@@ -8,7 +8,7 @@ from ..memory.types import TensorType
 from ..options.options import Options
 from ..system.errors import OptionError, UnsupportedError
 from .dynamic import PieceCalls
-from .executable import Progress
+from .host import Progress
 from .model import Model
 from .source import Source
 

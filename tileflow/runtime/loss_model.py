@@ -14,7 +14,7 @@ from ..metrics.view import OutputMeaning
 from ..options.options import Options
 from ..system.errors import DataError, TypeMismatchError
 from .arrays import as_array
-from .executable import Progress
+from .host import Progress
 from .model import Model
 from .source import Source
 

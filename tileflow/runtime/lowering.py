@@ -16,7 +16,7 @@ from ..program.program import Program
 from ..state import Session, declared
 from . import budget
 from .assemble import image_of
-from .executable import Host, Progress
+from .host import Host, Progress
 from .image_key import image_key
 
 

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,8 @@ from ..program.batching import Batching
 from ..system.errors import DataError, ShapeError, TypeMismatchError
 from . import front, outputs
 from .arrays import as_array
-from .executable import Host, Progress, Signature, keeps, kept_engine, make_engine
+from .executable import Signature, keeps, kept_engine, make_engine
+from .host import Host, Progress
 from .image_key import program_digest
 from .onnx_source import OnnxSource
 from .outputs import Anchors
@@ -56,6 +58,8 @@ class Model:
         self.programs = Programs(self.options, self.rows)
         self.weights = Weights(source, self.options, self.training, self.programs)
         self.anchors = Anchors()
+        self._sought: tuple[tuple[TensorType, ...], front.Entry | None] | None = None
+        """The entry that was sought last, until its program is made."""
         self.stop: Callable[[], bool] | None = None
         """Asked about every 20 ms of a call; once true, the call ends after its last whole update."""
 
@@ -197,11 +201,12 @@ class Model:
     def _compile(self, types: tuple[TensorType, ...]) -> Compiled:
         """What runs for a call's arrays of these types: what an earlier start has kept, or made now."""
         host, entry = Host.of(self.options), self._entry(types)
+        self._sought = None
         kept = None if entry is None else entry.load()
         if kept is not None:
             engine = kept_engine(kept.program, self.source.session, kept.initial, host, kept.final)
             if engine is not None:
-                return self._compiled(engine, types, kept.anchors, kept.loss, lambda: self._built(types)[0])
+                return self._compiled(engine, types, kept.anchors, kept.loss, _later(self, types))
         compilation, initial = self._built(types)
         program, final = compilation.program, outputs.kept_once(compilation.program, self.mode)
         engine = make_engine(program, self.source.session, initial, host, final=final, progress=self.progress)
@@ -220,11 +225,12 @@ class Model:
 
     def _entry(self, types: tuple[TensorType, ...]) -> front.Entry | None:
         """Where is kept what the model comes to for a call's arrays of these types; None where nothing is."""
-        file = self.source.file if isinstance(self.source, OnnxSource) else None
-        shaped = self._shaped_by()
-        if file is None or shaped is None or not keeps(Host.of(self.options)):
-            return None
-        return front.entry(file, self.options, shaped, types)
+        if self._sought is None or self._sought[0] != types:
+            file = self.source.file if isinstance(self.source, OnnxSource) else None
+            shaped = None if file is None or not keeps(Host.of(self.options)) else self._shaped_by()
+            self._sought = types, None if file is None or shaped is None else \
+                front.entry(file, self.options, shaped, types)
+        return self._sought[1]
 
     def _shaped_by(self) -> list[Any] | None:
         """What else than file, options and the types of a call shapes a program of this model; None: the arrays do."""
@@ -334,6 +340,17 @@ class Model:
             TileflowError: the model has not been called.
         """
         return self.anchors.get(name)
+
+
+def _later(model: Model, types: tuple[TensorType, ...]) -> Callable[[], compiler.Compilation]:
+    """What makes the compilation that an earlier start has kept the outcome of; its model is alive when somebody asks for it, and not by that."""
+    built = weakref.WeakMethod(model._built)
+
+    def compiled() -> compiler.Compilation:
+        make = built()
+        assert make is not None
+        return make(types)[0]
+    return compiled
 
 
 def _check_inputs(program: Program, micro: tuple[TensorType, ...]) -> None:

@@ -3,7 +3,6 @@ needs more of it than an earlier start has noted."""
 from __future__ import annotations
 
 import hashlib
-import mmap
 import os
 from functools import cached_property
 from pathlib import Path
@@ -18,8 +17,6 @@ from .code_key import all_code
 if TYPE_CHECKING:
     from ..importers.onnx import OnnxModel
 
-LARGEST = 2**31 - 1
-"""Bytes: protobuf reads no longer message."""
 
 
 class Input(NamedTuple):
@@ -45,6 +42,8 @@ class ModelFile:
         self.path = Path(path)
         self._content = _content(self.path)
         noted = None if self._content is None else notes.load(self._key)
+        if noted is not None and not all((self.path.parent / file).is_file() for file in noted["external"]):
+            noted = None                                    # there is a sentence for that
         self.known = noted is not None
         """An earlier start has found it valid."""
         if noted is None:
@@ -85,26 +84,11 @@ class ModelFile:
         external = [os.stat(self.path.parent / file) for file in self._external]
         return os.path.realpath(self.path), self.digest, *((s.st_ino, s.st_size, s.st_mtime_ns) for s in external)
 
-    @cached_property
-    def contents(self) -> tuple[bytes | mmap.mmap, ...] | None:
+    def contents(self) -> tuple[bytes, ...] | None:
         """The bytes of the file, and of each file of external data; None where one of them cannot be read."""
-        if self._content is None:
-            return None
-        found: list[bytes | mmap.mmap] = [self._content]
-        for name in self._external:
-            try:
-                with open_regular(self.path.parent / name) as file:
-                    found.append(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-            except (OSError, ValueError):                   # an empty file has nothing to map
-                return None
-        return tuple(found)
-
-    @cached_property
-    def whole_digest(self) -> str | None:
-        """Of the file and all of its external data; None where it cannot be read."""
-        if self.contents is None:
-            return None
-        return " ".join((self.digest, *(hashlib.sha256(part).hexdigest() for part in self.contents[1:])))
+        found = [self._content, *(_content(self.path.parent / name) for name in self._external)]
+        whole = tuple(part for part in found if part is not None)
+        return whole if len(whole) == len(found) else None
 
 
 def _content(path: Path) -> bytes | None:
@@ -112,9 +96,7 @@ def _content(path: Path) -> bytes | None:
     try:
         with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
-            if not 0 < size <= LARGEST:
-                return None
             budget.require(2 * size, str(path), "")
-            return file.read()
+            return file.read() or None
     except (OSError, ValueError, OutOfMemoryError):
         return None

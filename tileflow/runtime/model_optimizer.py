@@ -77,4 +77,4 @@ class ModelOptimizer:
 
     def _remembered(self) -> list[str]:
         """Names of its states in the compiled program."""
-        return [s.name for s in self._programs.required().program.states.values() if s.kind == "optimizer"]
+        return [s.name for s in self._programs.required().engine.image.states if s.kind == "optimizer"]

@@ -16,7 +16,7 @@ from ..passes.head import last_layer, split_head
 from ..precision.types import Precision
 from ..system.errors import DataError, OptionError
 from .data import Dataset
-from .executable import Host, Progress
+from .host import Host, Progress
 from .source import Signature
 
 

@@ -14,7 +14,7 @@ from ..precision.types import Precision
 from ..state import Session, declared, fitting
 from ..system.errors import OptionError
 from .data import Dataset
-from .executable import Host, Progress
+from .host import Host, Progress
 from .model_file import Input, ModelFile
 from .source import Signature
 

@@ -18,7 +18,8 @@ from ..program.program import Program
 from ..state import Session, build
 from ..system.errors import OutOfMemoryError, TypeMismatchError
 from ..system.text import one_line
-from .executable import Host, Progress, Recent, make_engine
+from .executable import Recent, make_engine
+from .host import Host, Progress
 
 MOST_PIECES = 64
 """Pieces that a model keeps, over all sizes and branches; the least recently used goes first."""

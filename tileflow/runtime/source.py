@@ -11,7 +11,7 @@ from ..memory.types import TensorType
 from ..precision.types import Precision
 from ..state import Session
 from .data import Dataset
-from .executable import Host, Progress
+from .host import Host, Progress
 
 if TYPE_CHECKING:
     from ..graph import Graph, Value

@@ -24,7 +24,8 @@ from ..state import Session, build
 from ..system.errors import ModelError, UnsupportedError
 from ..system.text import one_line
 from .arrays import as_array
-from .executable import Host, Progress, make_engine
+from .executable import make_engine
+from .host import Host, Progress
 from .net_source import NetSource
 from .onnx_source import OnnxSource
 from .source import Source

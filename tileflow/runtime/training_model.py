@@ -17,8 +17,8 @@ from ..options.options import Options
 from ..system.errors import TrainingError
 from ..system.text import one_line
 from .dynamic import DecidingCalls
-from .executable import Progress
 from .failure import uncounted
+from .host import Progress
 from .loss_model import LONGEST_NOTE, LossModel
 from .loss_scale import LossScale
 from .model import Begun

@@ -11,7 +11,7 @@ import numpy as np
 from ..options.options import Options
 from ..program.replicas import Grouping
 from . import replica_state
-from .executable import Progress
+from .host import Progress
 from .programs import Programs
 from .source import Source
 
