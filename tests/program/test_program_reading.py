@@ -28,7 +28,7 @@ from tileflow.program.reading import DEEPEST, program_of
 from tileflow.program.writing import structure_of
 
 Structure = dict[str, Any]
-PLAIN, FEW, MANY = 24, 20, 1000
+PLAIN, FEW, MANY = 24, 20, 264
 """Damaged programs of every change, of one exhaustive test, and of all of them."""
 
 
