@@ -6,9 +6,10 @@ from .gradients import grad, gradient_model
 from .inference import infer
 from .measure import agreement, measure
 from .models import inference_model, load, training_model
+from .result import TrainResult
 from .simulation import compile, tune_available_memory
 from .states import load_state, save_state
-from .training import TrainResult, train
+from .training import train
 
 __all__ = [
     "TrainResult", "agreement", "compile", "explore", "grad", "gradient_model", "infer", "inference_model", "load", "load_state", "measure",
