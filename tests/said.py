@@ -1,14 +1,14 @@
 """What a run tells its user, for tests."""
 from __future__ import annotations
 
-from tileflow.runtime.trainer import Silent
+from tileflow.callbacks import Callback
 
 
-class Said(Silent):
+class Said(Callback):
     """Keeps what it is told."""
 
     def __init__(self) -> None:
         self.sentences: list[str] = []
 
-    def say(self, sentence: str) -> None:
+    def on_message(self, sentence: str) -> None:
         self.sentences.append(sentence)

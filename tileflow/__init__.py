@@ -10,7 +10,7 @@ from .system.errors import TileflowError, TileflowWarning
 from .system.version import VERSION
 
 if TYPE_CHECKING:
-    from . import nn, optim
+    from . import callbacks, nn, optim
     from .api import (
         TrainResult,
         compile,
@@ -42,14 +42,15 @@ _LAZY = {
     "tune_available_memory": "api", "explore": "api", "Exploration": "exploration", "TuneResult": "exploration.simulate",
     "TileCompilation": "exploration.simulate",
     "TrainResult": "api", "Options": "options.options", "DataLoader": "runtime.data",
-    "AsynchronousDataAccessor": "runtime.data", "Dataset": "runtime.data", "nn": "nn", "optim": "optim",
+    "AsynchronousDataAccessor": "runtime.data", "Dataset": "runtime.data", "nn": "nn", "optim": "optim", "callbacks": "callbacks",
     "autocast": "nn", "Policy": "precision.policy",
 }
 """Public names and where they live; loaded at first use, so that `import tileflow` and `tileflow --help` are quick."""
 __all__ = [
-    "AsynchronousDataAccessor", "DataLoader", "Dataset", "Exploration", "Options", "Policy", "TileCompilation", "TileflowError",
-    "TileflowWarning", "TrainResult", "TuneResult", "autocast", "compile", "explore", "grad", "gradient_model", "infer", "inference_model",
-    "load", "load_state", "nn", "optim", "save_onnx", "save_state", "train", "training_model", "tune_available_memory",
+    "AsynchronousDataAccessor", "DataLoader", "Dataset", "Exploration", "Options", "Policy", "TileCompilation",
+    "TileflowError", "TileflowWarning", "TrainResult", "TuneResult", "autocast", "callbacks", "compile", "explore",
+    "grad", "gradient_model", "infer", "inference_model", "load", "load_state", "nn", "optim", "save_onnx",
+    "save_state", "train", "training_model", "tune_available_memory",
 ]
 
 

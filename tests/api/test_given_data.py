@@ -11,8 +11,8 @@ from peers import needs
 
 import tileflow
 from tileflow import nn
+from tileflow.callbacks import Callback
 from tileflow.options.options import MEASURED_TWICE
-from tileflow.runtime.trainer import Silent
 from tileflow.system.errors import DataError, OptionError
 
 X, Y = np.random.default_rng(0).normal(size=(23, 4)).astype(np.float32), np.arange(23) % 3
@@ -94,15 +94,15 @@ def test_no_row_is_lost_at_the_end(tmp_path, form, more):
 
 def test_data_end_where_they_end(tmp_path):
     """Nobody need say how many rows there are: a generator has one epoch, and a bar that knows no end."""
-    class Batches(Silent):
-        def begin_epoch(self, epoch: int, epochs: int, batches: int) -> None:
-            seen.append(batches)
-    seen: list[int] = []
-    once = train(tmp_path / "a", data=rows(), epochs=1, drop_last=False, reporter=Batches())
+    class Batches(Callback):
+        def on_epoch_begin(self, epoch: int, logs: Any) -> None:
+            seen.append(self.run.batches)
+    seen: list[int | None] = []
+    once = train(tmp_path / "a", data=rows(), epochs=1, drop_last=False, callbacks=Batches())
     assert len(once.learning_rates) == 5
     with pytest.warns(tileflow.TileflowWarning, match=r"^Data function do not say how many rows they have: an epoch ends where they end"):
         train(tmp_path / "said", data=rows, drop_last=False)
-    assert seen == [0]
+    assert seen == [None]
     assert len(train(tmp_path / "b", data=rows, epochs=2, drop_last=False).learning_rates) == 10
     assert len(train(tmp_path / "c", data=rows, epochs=2, max_batches=3).learning_rates) == 6
     with pytest.raises(OptionError, match=r"^Schedule cosine is to last as .* neither .* nor data without a length say .*max_batches"):

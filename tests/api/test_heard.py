@@ -94,8 +94,8 @@ def test_what_has_no_input_of_a_file(tmp_path, names):
             tileflow.train(model, data={name: parts[name] for name in names}, epochs=1, micro_batch_size=4, out=tmp_path / "other")
 
 
-@pytest.mark.parametrize("reporter", [None, Said()])
-def test_sentences_are_warnings(tmp_path, reporter, monkeypatch, capsys):
+@pytest.mark.parametrize("callbacks", [(), Said()])
+def test_sentences_are_warnings(tmp_path, callbacks, monkeypatch, capsys):
     """Python says what the command says, a sentence once, at the line that called; the command does not say it twice."""
     x, y = np.random.default_rng(0).integers(0, 255, (8, 64)).astype(np.uint8), np.arange(8) % 10
     np.savez(tmp_path / "data.npz", x_train=x, y_train=y, x_test=x, y_test=y)
@@ -103,15 +103,15 @@ def test_sentences_are_warnings(tmp_path, reporter, monkeypatch, capsys):
     settings: dict[str, Any] = {"epochs": 1, "micro_batch_size": 4, "test_data": path}
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
-        tileflow.train("digits_cnn.onnx", data=path, out=tmp_path / "run", reporter=reporter, **settings)
+        tileflow.train("digits_cnn.onnx", data=path, out=tmp_path / "run", callbacks=callbacks, **settings)
     said = [str(w.message) for w in found]
     assert any(s.startswith("Loss cross_entropy: ") for s in said)
     assert any(s.startswith("Input ") and "are reshaped to [1, 8, 8]" in s for s in said)
     assert len(said) == len(set(said))
     assert {w.category for w in found} == {tileflow.TileflowWarning}
     assert {w.filename for w in found} == {__file__}
-    if reporter is not None:
-        assert list(dict.fromkeys(reporter.sentences)) == said
+    if callbacks:
+        assert list(dict.fromkeys(callbacks.sentences)) == said
     monkeypatch.chdir(tmp_path)
     assert cli.main(["train", "digits_cnn.onnx", "--data", path, "--test-data", path, "--epochs", "1", "--micro-batch-size", "4"]) == 0
     printed = capsys.readouterr().err

@@ -141,8 +141,9 @@ COMMANDS = [
         "Batch normalisation was folded into the weights of '/conv1/Conv': what is trained is another network, which learns worse; export the "
         "network for training, so that its batch normalisation stays.", 0),
     Row(10, "train linear.onnx --data flowers.npz --lr 0.1", "Unknown argument '--lr'; did you mean --learning-rate?"),
-    Row(10, "train linear.onnx --data flowers.npz --early-stopping 3", "There is no --early-stopping yet; train some epochs, look at "
-        "result.history, and go on bit for bit with resume=True and more epochs, or stop there."),
+    Row(10, "train linear.onnx --data flowers.npz --patience 3", "Unknown argument '--patience'; did you mean --early-stopping?"),
+    Row(0, "train linear.onnx --data flowers.npz --early-stopping 3 --monitor val_f1", "EarlyStopping monitors val_f1, which this "
+        "run does not measure and has no test data; it measures loss, accuracy, learning_rate."),
     Row(10, "train linear.onnx --data flowers.npz --batch-size 8", "Unknown argument '--batch-size'; did you mean --micro-batch-size?"),
     Row(10, "compile open.onnx --training --micro-batch-size 4",
         "open.onnx: the sizes of 'T' (x: float32[N, T, 4]) are open; give them: dims={\"T\": 128}, on the command line --dims T=128."),
@@ -313,12 +314,10 @@ CALLS = [
          "Option label has no effect on arrays without names; give a dict of arrays, or leave it out."),
     Call(10, lambda: tileflow.infer("linear.onnx", XY[0]), OptionError,
          "options must be a tileflow.Options, got ndarray; data are given as data=..., single options by keyword."),
-    Call(10, lambda: tileflow.train("linear.onnx", data=XY, early_stopping=3), OptionError,
-         "There is no option 'early_stopping' yet; train some epochs, look at result.history, and go on bit for bit with resume=True and more "
-         "epochs, or stop there."),
-    Call(10, lambda: tileflow.train("linear.onnx", data=XY, callbacks=[print]), OptionError,
-         "There is no option 'callbacks' yet; reporter takes an object that is told of every call and epoch; to steer, train some epochs, look "
-         "at result.history, and go on bit for bit with resume=True and more epochs, or stop there."),
+    Call(10, lambda: tileflow.train("linear.onnx", data=XY, patience=3), OptionError,
+         "There is no option 'patience'; did you mean early_stopping?"),
+    Call(0, lambda: tileflow.train("linear.onnx", data=XY, callbacks=[print]), OptionError,
+         "callbacks takes objects of tileflow.callbacks.Callback, not builtin_function_or_method."),
     Call(10, lambda: called_twice(XY[0][:4], XY[0][:8]), ShapeError,
          "Invalid batch dimension: the input [8, 4] has 8 rows, but micro_batch_size was set, so that a call takes 4: micro_batch_size (4) * "
          "device_iterations (1) * gradient_accumulation (1); give as many, or leave micro_batch_size out, and it follows from the first call."),
@@ -330,7 +329,7 @@ CALLS = [
     Call(0, lambda: tileflow.training_model("linear.onnx", loss=3), OptionError,
          "A loss is a name (cross_entropy, nll, mse, l1, bce, bce_with_logits, identity) or a function (builder, outputs) -> loss, not int."),
     Call(0, lambda: tileflow.train("linear.onnx", data=XY, reporter=print), OptionError,
-         "reporter must have the methods of tileflow.runtime.trainer.Reporter, which builtin_function_or_method has not; progress=True shows "
+         "reporter must have a method say, which builtin_function_or_method has not; callbacks=[...] takes callbacks, and progress=True shows "
          "bars and lines."),
     Call(10, lambda: tileflow.compile("linear.onnx", inputs=[(16, 4)]), OptionError,
          "inputs are for a network of layers; an ONNX file declares its own: give micro_batch_size, and dims for open sizes."),

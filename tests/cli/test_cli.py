@@ -15,6 +15,7 @@ from places import ROOT
 
 import tileflow
 from tileflow import cli
+from tileflow.callbacks import Logs, ProgressBar
 from tileflow.cli import examination as doctor
 from tileflow.cli.parser import make_parser
 from tileflow.kernels.machine.limits import Group, Room
@@ -43,6 +44,7 @@ SAMPLES = {
     "class_weights": ("1,2.5", (1.0, 2.5)), "class_axis": ("-1", -1), "schedule_epochs": ("3", (3,)),
     "stages": ("a+b@0,c@1", ("a+b@0", "c@1")), "pipeline_splits": ("layer3*,l4", ("layer3*", "l4")),
     "keep_float32": ("n*,b", ("n*", "b")), "partials": ("float16", "float16"), "metrics": ("f1,auc", ("f1", "auc")),
+    "max_time": ("1h30m", 5400.0), "log": ("csv", ("csv",)),
 }
 
 
@@ -70,6 +72,7 @@ PARTNERS |= {"schedule_epochs": ["--schedule", "plateau"], "schedule_gamma": ["-
 PARTNERS["broadcast_buffers"] = PARTNERS["replica_grouping"] = ["--replication-factor", "2"]
 PARTNERS["input_group_size"] = ["--replication-factor", "3"]
 PARTNERS |= {name: ["--replication-factor", "2", "--optimizer-sharded"] for name in ("weights_sharded", "min_elements_sharded")}
+PARTNERS["monitor"] = PARTNERS["monitor_mode"] = ["--keep-best"]
 PARTNERS["optimizer_sharded"] = ["--replication-factor", "2"]
 """What else has to be said for an option to have an effect."""
 
@@ -217,15 +220,14 @@ def test_python_dash_m_beside_modules_of_somebody_else(tmp_path):
 
 
 def test_train_prints_epochs_and_the_folder(fake_api, capsys):
-    def train(path, options, reporter):
+    def train(path, options, callbacks):
         assert path.name == "digits_cnn.onnx"
         assert options.epochs == 2
-        reporter.say("a note")
-        reporter.compiling("relu", 1, 1)
+        bar, = callbacks
+        bar.on_message("a note")
+        bar.on_compile("relu", 1, 1)
         for epoch in (1, 2):
-            reporter.begin_epoch(epoch, 2, 3)
-            reporter.batch(0.5, None, 4)
-            reporter.end_epoch(record(epoch))
+            one_epoch(bar, epoch, 2)
         return types.SimpleNamespace(folder=Path("runs/1"), options=options)
     fake_api.train = train
     assert run("train", "digits_cnn.onnx", "--epochs", "2") == 0
@@ -237,8 +239,13 @@ def test_train_prints_epochs_and_the_folder(fake_api, capsys):
     assert err == "a note\n"
 
 
-def record(epoch: int) -> Epoch:
-    return Epoch(epoch, 0.25, 0.75, None, 0.8, 1000, 1.0)
+def one_epoch(bar: ProgressBar, epoch: int, epochs: int) -> None:
+    """What a bar is told of an epoch (from 1) with one call."""
+    history = [Epoch(epoch, 0.25, 0.75, None, 0.8, 1000, 1.0)]
+    bar.run = types.SimpleNamespace(epochs=epochs, batches=3, history=history, updates_in_epoch=0, partial=None)
+    bar.on_epoch_begin(epoch - 1, Logs())
+    bar.on_train_batch_end(0, Logs(loss=0.5, losses=np.full(1, 0.5), learning_rates=np.full(1, 0.1), samples=4))
+    bar.on_epoch_end(epoch - 1, Logs())
 
 
 def noted(error: BaseException, note: str) -> BaseException:
@@ -300,16 +307,13 @@ class Terminal(io.StringIO):
 def test_bars_on_a_terminal_only():
     out, plain, terminal = io.StringIO(), io.StringIO(), Terminal()
     for err in (plain, terminal):
-        printer = progress.TrainPrinter(out=out, err=err)
-        printer.begin_epoch(1, 1, 2)
-        printer.batch(1.0, 0.5, 4)
-        printer.batch(2.0, None, 4)
-        printer.end_epoch(record(1))
-        printer.close()
+        bar = ProgressBar(out=out, err=err)
+        one_epoch(bar, 1, 1)
+        bar.close()
     assert plain.getvalue() == ""
     assert "Epoch 1/1" in terminal.getvalue()
     assert out.getvalue().count("epoch 1/1") == 2
-    assert not progress.TrainPrinter(bars=False, err=terminal).bars
+    assert not ProgressBar(bars=False, err=terminal).bars
 
 
 def test_the_compile_bar_says_what_was_compiled(monkeypatch):

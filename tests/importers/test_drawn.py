@@ -237,13 +237,13 @@ def test_what_fails_at_the_end_fails_before_the_first_epoch(case: str, error: ty
         monkeypatch.setattr("tileflow.importers.onnx.export.to_inference", invalid if "valid" in case else wrong)
     said = Epochs()
     with pytest.raises(error, match=words):
-        run(wrap_model(plain()), tmp_path, reporter=said, **options)
+        run(wrap_model(plain()), tmp_path, callbacks=[said], **options)
     assert said.begun == 0
 
 
 def test_a_folder_that_takes_the_file_is_trained_in(tmp_path: Path) -> None:
     said = Epochs()
-    run(wrap_model(plain()), tmp_path, reporter=said, optimizer=optim.AdamW(lr=schedules.plateau(0.1, metric="r2")), test_data=None,
+    run(wrap_model(plain()), tmp_path, callbacks=[said], optimizer=optim.AdamW(lr=schedules.plateau(0.1, metric="r2")), test_data=None,
         validation_split=0.5, metrics="r2")
     assert said.begun == 2
     assert (tmp_path / "model.onnx").exists()

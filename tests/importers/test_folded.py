@@ -74,7 +74,7 @@ def test_train_says_it(tmp_path: Path) -> None:
     said = Said()
     proto = convolutions([("onnx::Conv_26", "onnx::Conv_27", "c")])
     data = RNG.standard_normal((32, 2, 1, 1)).astype(np.float32), RNG.integers(0, 3, 32)
-    tileflow.train(wrap_model(proto), data=data, micro_batch_size=8, out=str(tmp_path), reporter=said)
+    tileflow.train(wrap_model(proto), data=data, micro_batch_size=8, out=str(tmp_path), callbacks=[said])
     assert [s for s in said.sentences if s.startswith("Batch normalisation was folded into the weights of 'Conv(c)'")]
 
 

@@ -37,7 +37,7 @@ def net(outputs: int, end: str | None = None, **attributes: Any) -> nn.Module:
 
 def train(folder: Path, model: Any, y: Any, x: np.ndarray = X, **options: Any) -> tuple[Any, list[str]]:
     said = Said()
-    result = tileflow.train(model, data=(x, y), micro_batch_size=8, out=str(folder), reporter=said, **options)
+    result = tileflow.train(model, data=(x, y), micro_batch_size=8, out=str(folder), callbacks=[said], **options)
     return result, said.sentences
 
 

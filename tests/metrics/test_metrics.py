@@ -177,7 +177,7 @@ def test_what_cannot_be_measured_is_said():
 # ---- in a training
 
 def test_a_training_measures_what_was_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    from tileflow.runtime.progress import TrainPrinter
+    from tileflow.callbacks import ProgressBar
     x = rng.standard_normal((90, 4)).astype(np.float32)
     y = (x[:, 0] > 0).astype(np.int64) + (x[:, 1] > 0)
 
@@ -185,7 +185,7 @@ def test_a_training_measures_what_was_asked_for(tmp_path: Path, capsys: pytest.C
         assert outputs.shape == (35, 3)
         return float(np.mean(labels == 0))
     result = tileflow.train(nn.Sequential(nn.Linear(4, 3)), data=((x, y), (x[:35], y[:35])), epochs=2, micro_batch_size=8, out=str(tmp_path),
-                            metrics=("f1", "top2", "auc", share_of_zeros), reporter=TrainPrinter(False))
+                            metrics=("f1", "top2", "auc", share_of_zeros), callbacks=ProgressBar(False))
     p = tileflow.inference_model(result.model.source.net)(x[:35])          # type: ignore[attr-defined]
     found = result.evaluate()
     assert list(found) == ["loss", "accuracy", "f1", "top2", "auc", "share_of_zeros"]

@@ -13,11 +13,12 @@ from test_resume import Said, rows, stop_at
 
 import tileflow
 from tileflow import cli, nn, optim
+from tileflow.callbacks import LambdaCallback
 from tileflow.kernels.machine import cache
 from tileflow.optim import schedules as s
 from tileflow.optim.schedules import Run, value_at
+from tileflow.runtime.callbacks.progress import ProgressBar
 from tileflow.runtime.checkpoint import load_tensors, save_tensors
-from tileflow.runtime.progress import TrainPrinter
 from tileflow.runtime.run_folder import CHECKPOINT
 from tileflow.system.errors import CheckpointError, Interrupted, OptionError
 
@@ -86,24 +87,26 @@ def test_one_cycle_drives_the_momentum_as_well() -> None:
 def test_the_rate_of_every_update_is_told(tmp_path: Path) -> None:
     wanted = rates(s.warmup(s.cosine(0.02), 5))
     out = io.StringIO()
-    result = run(tmp_path, learning_rate=0.02, schedule="cosine", warmup=5, reporter=TrainPrinter(True, out, io.StringIO()))
+    result = run(tmp_path, learning_rate=0.02, schedule="cosine", warmup=5, callbacks=ProgressBar(True, out, io.StringIO()))
     np.testing.assert_array_equal(result.learning_rates, wanted)
     np.testing.assert_array_equal(result.history["learning_rate"], wanted[EPOCH - 1::EPOCH])
     metrics = json.loads((tmp_path / "metrics.json").read_text())
     assert [rate for rate, times in metrics["learning_rates"] for _ in range(times)] == wanted.tolist()
     assert [e["learning_rate"] for e in metrics["epochs"]] == wanted[EPOCH - 1::EPOCH].tolist()
     assert f"lr {wanted[EPOCH - 1]:.3g}" in out.getvalue().splitlines()[0]
-    printer = TrainPrinter(True, io.StringIO(), io.StringIO())
-    printer.begin_epoch(1, 1, 3)
-    for rate, shown in ((0.1, False), (0.25, True), (0.25, True)):
-        printer.learning_rate(rate)
-        printer.batch(1.0, None, 4)
-        assert ("lr 0.25" in str(printer._bar)) == shown
-    printer.close()
+    bar = ProgressBar(True, io.StringIO(), io.StringIO())
+    shown = []
+    run(tmp_path / "shown", epochs=1, learning_rate=0.02, schedule="step", schedule_epochs=(1,),
+        callbacks=[bar, LambdaCallback(on_train_batch_end=lambda batch, logs: shown.append(str(bar._bar)))])
+    assert shown
+    assert not any("lr " in text for text in shown)
+    run(tmp_path / "shown", epochs=2, resume=True, learning_rate=0.02, schedule="step", schedule_epochs=(1,),
+        callbacks=[bar, LambdaCallback(on_train_batch_end=lambda batch, logs: shown.append(str(bar._bar)))])
+    assert "lr 0.002" in shown[-1]
     by_hand = tileflow.train(Net(), data=rows(), out=str(tmp_path / "hand"), micro_batch_size=4, gradient_accumulation=2, device_iterations=3,
                              epochs=4, optimizer=optim.AdamW(lr=s.warmup(s.cosine(0.02), 5)))
     assert all(np.array_equal(result.weights[n], w) for n, w in by_hand.weights.items())
-    plain = run(tmp_path / "plain", epochs=1, reporter=TrainPrinter(True, out := io.StringIO(), io.StringIO()))
+    plain = run(tmp_path / "plain", epochs=1, callbacks=ProgressBar(True, out := io.StringIO(), io.StringIO()))
     assert "lr " not in out.getvalue()
     assert json.loads((tmp_path / "plain" / "metrics.json").read_text())["learning_rates"] == [[1e-3, EPOCH]]
     assert plain.learning_rates.tolist() == [1e-3] * EPOCH
@@ -182,7 +185,7 @@ def test_a_run_that_is_stopped_goes_on_with_the_same_rates(poll: int, schedule: 
 def test_a_resumed_run_may_change_its_schedule_aloud(tmp_path: Path) -> None:
     run(tmp_path, learning_rate=0.1, schedule="plateau", schedule_epochs=1, epochs=2)
     said = Said()
-    result = run(tmp_path, resume=True, epochs=3, learning_rate=0.02, schedule="cosine", schedule_epochs=(), schedule_gamma=None, reporter=said)
+    result = run(tmp_path, resume=True, epochs=3, learning_rate=0.02, schedule="cosine", schedule_epochs=(), schedule_gamma=None, callbacks=[said])
     going = [sentence for sentence in said.sentences if sentence.startswith("Going on")]
     assert len(going) == 2
     assert going[0].startswith("Going on with lr = cosine(lr=0.02, total=None, end=0.0) in place of plateau(lr=0.1")
@@ -194,9 +197,9 @@ def test_a_resumed_run_may_change_its_schedule_aloud(tmp_path: Path) -> None:
 def test_a_schedules_state_is_checked(tmp_path: Path) -> None:
     run(tmp_path, schedule="plateau", epochs=1)
     tensors, metadata = load_tensors(tmp_path / CHECKPOINT)
-    save_tensors(tmp_path / CHECKPOINT, tensors | {"optimizer.lr.schedule": np.full(4, np.nan)}, metadata)
-    with pytest.raises(CheckpointError, match=r"holds no state of a schedule under optimizer\.lr\.schedule"):
-        run(tmp_path, epochs=2, resume=True)
+    save_tensors(tmp_path / CHECKPOINT, tensors | {"callback.PlateauSchedules.lr.schedule": np.full(4, np.nan)}, metadata)
+    with pytest.raises(CheckpointError, match=r"holds no state of the callback PlateauSchedules"):
+        run(tmp_path, epochs=2, resume=True, schedule="plateau")
 
 
 # ---- flags, bad settings

@@ -16,9 +16,10 @@ from faults import AVAILABLE, BROKEN, KINDS, MENDED, How, changes, disturbed
 from onnx_models import model_of, node, port
 
 import tileflow
+from tileflow.runtime.callbacks.metrics_file import METRICS
+from tileflow.runtime.callbacks.statistics import LOG
 from tileflow.runtime.checkpoint import load_checkpoint
-from tileflow.runtime.run_folder import CHECKPOINT, FAILED, METRICS
-from tileflow.runtime.statistics import LOG
+from tileflow.runtime.run_folder import CHECKPOINT, FAILED
 from tileflow.system.errors import CheckpointError
 
 pytestmark = pytest.mark.skipif(not AVAILABLE, reason="no forks, or no list of open files")

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from said import Said
 
 import tileflow
 from tileflow import nn, optim
 from tileflow.program.replicas import Grouping
-from tileflow.runtime.trainer import Silent
 from tileflow.system.errors import DataError, OptionError, TileflowError
 
 rng = np.random.default_rng(5)
@@ -262,17 +262,6 @@ def test_the_groups_of_the_reference():
 
 # ---- whole runs
 
-
-class Said(Silent):
-    """Keeps what a run says."""
-
-    def __init__(self) -> None:
-        self.sentences: list[str] = []
-
-    def say(self, sentence: str) -> None:
-        self.sentences.append(sentence)
-
-
 def test_a_run_of_a_file_is_resumed_and_says_whose_weights_it_writes(tmp_path: Path):
     nn.manual_seed(1)
     plain = nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.ReLU(), nn.Linear(12, 10))
@@ -282,7 +271,7 @@ def test_a_run_of_a_file_is_resumed_and_says_whose_weights_it_writes(tmp_path: P
         said = Said()
         return tileflow.train(tmp_path / "plain.onnx", data="digits", epochs=epochs, micro_batch_size=16, gradient_accumulation=2,
                               replication_factor=2, max_batches=4, replica_grouping={"3*": "no_grouping"}, out=str(tmp_path / folder),
-                              reporter=said, **more), said
+                              callbacks=[said], **more), said
     (whole, said), _ = run("whole", 2), run("parts", 1)
     resumed, _ = run("parts", 2, resume=True)
     same(whole.model.replica_state_dict(), resumed.model.replica_state_dict())

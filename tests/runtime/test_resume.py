@@ -307,14 +307,14 @@ def test_resuming_needs_the_same_data(tmp_path: Path):
     with pytest.raises(CheckpointError, match="made with other data"):
         train_net(tmp_path / "named", (x, np.array(["a", "b", "d"])[y]), epochs=2, resume=True)
     said = Said()
-    train_net(tmp_path, (x[:90], y[:90]), epochs=2, resume=True, allow_other_data=True, reporter=said)
+    train_net(tmp_path, (x[:90], y[:90]), epochs=2, resume=True, allow_other_data=True, callbacks=[said])
     assert "Going on with other data: 90 rows, 96 before." in said.sentences
 
 
 def test_rates_and_epochs_may_change_aloud(tmp_path: Path):
     train_net(tmp_path, rows(), epochs=1)
     said = Said()
-    _, result = train_net(tmp_path, rows(), epochs=2, learning_rate=0.02, weight_decay=0.5, resume=True, reporter=said)
+    _, result = train_net(tmp_path, rows(), epochs=2, learning_rate=0.02, weight_decay=0.5, resume=True, callbacks=[said])
     assert [s for s in said.sentences if s.startswith("Going on")] == [
         "Going on with lr = 0.02 in place of 0.01.", "Going on with weight_decay = 0.5 in place of 0.01.",
         "Going on to epoch 2; the run was to end with 1."]
@@ -330,10 +330,10 @@ def test_one_command_repeated_brings_a_run_to_its_end(tmp_path: Path, monkeypatc
     with monkeypatch.context() as patch:
         stop_at(patch, 30)
         with pytest.raises(Interrupted):
-            train_net(tmp_path, rows(), epochs=3, resume=True, reporter=said)
+            train_net(tmp_path, rows(), epochs=3, resume=True, callbacks=[said])
     assert f"There is no checkpoint in {tmp_path} yet: the run begins anew." in said.sentences
-    train_net(tmp_path, rows(), epochs=3, resume=True, reporter=said)
-    again, result = train_net(tmp_path, rows(), epochs=3, resume=True, reporter=said)
+    train_net(tmp_path, rows(), epochs=3, resume=True, callbacks=[said])
+    again, result = train_net(tmp_path, rows(), epochs=3, resume=True, callbacks=[said])
     assert "The run has done 3 epochs, so there is nothing left to train; ask for more with epochs." in said.sentences
     whole, _ = train_net(tmp_path / "whole", rows(), epochs=3)
     assert {n: a.tobytes() for n, a in again.state_dict().items()} == {n: a.tobytes() for n, a in whole.state_dict().items()}
@@ -344,7 +344,7 @@ def test_a_failed_run_is_named_where_it_left_no_checkpoint(tmp_path: Path):
     with pytest.raises(TrainingError):
         train_net(tmp_path, rows(bad=37), epochs=2)
     said = Said()
-    train_net(tmp_path, rows(), epochs=1, resume=True, reporter=said)
+    train_net(tmp_path, rows(), epochs=1, resume=True, callbacks=[said])
     assert f"A run that failed left its state in {tmp_path / FAILED}: resume that file to go on from it." in said.sentences[-1]
 
 

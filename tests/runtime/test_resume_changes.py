@@ -71,7 +71,7 @@ def test_what_may_change_is_said(name: str, tmp_path: Path) -> None:
     value, says = ALOUD[name]
     laid(tmp_path / "run", "32")
     said = Said()
-    tileflow.train(Net(), data=rows(), out=str(tmp_path / "run"), resume=True, reporter=said, **{name: value})
+    tileflow.train(Net(), data=rows(), out=str(tmp_path / "run"), resume=True, callbacks=[said], **{name: value})
     assert [s for s in said.sentences if s.startswith("Going on")] == [says]
 
 

@@ -201,6 +201,6 @@ def test_runs_of_the_same_second_have_folders_of_their_own(tmp_path: Path, monke
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("time.strftime", lambda form: "20261123-120000")
     with ExitStack() as runs:
-        folders = [runs.enter_context(run_folder(None, False, Said().say)) for _ in range(3)]
+        folders = [runs.enter_context(run_folder(None, False, Said().on_message)) for _ in range(3)]
     assert [f.name for f in folders] == ["20261123-120000", "20261123-120000-2", "20261123-120000-3"]
     assert all(f.is_dir() for f in folders)

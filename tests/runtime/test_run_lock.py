@@ -19,10 +19,10 @@ from said import Said
 
 import tileflow
 from tileflow import nn
+from tileflow.callbacks import Callback
 from tileflow.runtime import run_lock
 from tileflow.runtime.run_folder import CHECKPOINT, run_folder
 from tileflow.runtime.run_lock import LOCK
-from tileflow.runtime.trainer import Silent
 from tileflow.system.errors import CheckpointError
 
 fcntl = pytest.importorskip("fcntl", reason="a system with flock has such locks")
@@ -40,13 +40,13 @@ def train(folder: Path, **changes: Any) -> Any:
     return tileflow.train(net(), data=DATA, out=str(folder), micro_batch_size=8, **changes)
 
 
-class Meanwhile(Silent):
+class Meanwhile(Callback):
     """Does something while the run goes on."""
 
     def __init__(self, work: Any) -> None:
         self.work = work
 
-    def begin_epoch(self, epoch: int, epochs: int, batches: int) -> None:
+    def on_epoch_begin(self, epoch: int, logs: Any) -> None:
         self.work()
 
 
@@ -62,7 +62,7 @@ def test_a_second_run_in_the_folder(second: dict[str, Any], tmp_path: Path):
         said.append(str(told.value))
         assert {p.name: p.read_bytes() for p in (tmp_path / "run").iterdir()} == before
         train(tmp_path / f"other{len(said)}")
-    found = train(tmp_path / "run", epochs=2, reporter=Meanwhile(another))
+    found = train(tmp_path / "run", epochs=2, callbacks=Meanwhile(another))
     assert len(said) == 2
     alone = train(tmp_path / "alone", epochs=2)
     assert {n: w.tobytes() for n, w in found.weights.items()} == {n: w.tobytes() for n, w in alone.weights.items()}
@@ -71,16 +71,16 @@ def test_a_second_run_in_the_folder(second: dict[str, Any], tmp_path: Path):
 
 def test_a_run_that_fails_gives_the_folder_back(tmp_path: Path):
     def fail() -> None:
-        raise RuntimeError("a reporter's own")
+        raise RuntimeError("a callback's own")
     with pytest.raises(RuntimeError) as kept:                              # with all its frames
-        train(tmp_path, reporter=Meanwhile(fail))
+        train(tmp_path, callbacks=Meanwhile(fail))
     train(tmp_path)
-    assert kept.value.args == ("a reporter's own",)
+    assert kept.value.args == ("a callback's own",)
 
 
 def test_the_folder_by_another_name_is_the_same(tmp_path: Path):
     (tmp_path / "link").symlink_to("run")
-    with run_folder(str(tmp_path / "run"), False, Said().say), pytest.raises(CheckpointError, match="Another run has the folder"):
+    with run_folder(str(tmp_path / "run"), False, Said().on_message), pytest.raises(CheckpointError, match="Another run has the folder"):
         train(tmp_path / "link")
     train(tmp_path / "link")
     assert (tmp_path / "run" / CHECKPOINT).exists()
@@ -91,7 +91,7 @@ def test_reading_a_run_needs_no_lock(tmp_path: Path):
     model = Path(tileflow.__file__).parent / "data" / "digits_cnn.onnx"
     tileflow.train(model, data="digits", out=str(tmp_path), max_batches=1)
     x = RNG.random((4, 1, 8, 8)).astype(np.float32)
-    with run_folder(str(tmp_path), True, Said().say):
+    with run_folder(str(tmp_path), True, Said().on_message):
         tileflow.infer(tmp_path / "model.onnx", data=x)
         assert tileflow.load(tmp_path / "model.onnx")
         other = tileflow.train(model, data="digits", out=str(tmp_path / "other"), resume=str(tmp_path / CHECKPOINT), epochs=2, max_batches=1)
@@ -101,7 +101,7 @@ def test_reading_a_run_needs_no_lock(tmp_path: Path):
 def test_no_fork_holds_it(tmp_path: Path):
     """A child closes its copy, and does not give back what its parent has."""
     with ExitStack() as run:
-        run.enter_context(run_folder(str(tmp_path), False, Said().say))
+        run.enter_context(run_folder(str(tmp_path), False, Said().on_message))
 
         def nothing_held() -> bool:
             names = [os.readlink(f"/proc/self/fd/{n}") for n in os.listdir("/proc/self/fd") if os.path.islink(f"/proc/self/fd/{n}")]
@@ -120,15 +120,15 @@ def test_the_parent_killed_with_a_forked_child_alive(tmp_path: Path):
               "from test_run_lock import train, Meanwhile\n"
               "from pathlib import Path\n"
               "class Forks(Meanwhile):\n"
-              "    def end_epoch(self, record):\n"
-              "        if record.epoch == 2:\n"
+              "    def on_epoch_end(self, epoch, logs):\n"
+              "        if epoch == 2:\n"
               "            pid = os.fork()\n"
               "            if pid == 0:\n"
               "                time.sleep(300)\n"
               "                os._exit(0)\n"
               "            print(pid, flush=True)\n"
               "            time.sleep(300)\n"
-              "train(Path(sys.argv[1]), epochs=4, checkpoint_every=1, reporter=Forks(lambda: None))\n")
+              "train(Path(sys.argv[1]), epochs=4, checkpoint_every=1, callbacks=Forks(lambda: None))\n")
     process = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     forked = int(process.stdout.readline())
@@ -155,7 +155,7 @@ def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyP
         said = Said()
         with monkeypatch.context() as patch:
             broken(patch)
-            train(tmp_path, resume=True, reporter=said)
+            train(tmp_path, resume=True, callbacks=[said])
         assert said.sentences.count(sentence) == 1
 
 
@@ -176,7 +176,7 @@ def test_what_stands_in_the_file_is_no_matter(content: bytes, tmp_path: Path):
 
 def test_the_start_in_the_sentence(tmp_path: Path):
     began = time.strftime("%Y-%m-%d %H:%M")
-    with run_folder(str(tmp_path), False, Said().say):
+    with run_folder(str(tmp_path), False, Said().on_message):
         text = (tmp_path / LOCK).read_text()
     assert text.startswith(f"process {os.getpid()} on ")
     assert began <= text.rsplit("since ", 1)[1][:16] <= time.strftime("%Y-%m-%d %H:%M")

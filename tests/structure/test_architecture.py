@@ -145,15 +145,16 @@ def test_the_base_of_callbacks_knows_no_trainer():
 
 
 def test_nobody_below_imports_frameworks():
-    """NumPy, Numba, LLVM, ONNX (with ml_dtypes, its bfloat16), tqdm: no more is needed to run, Pillow where a model decodes images; ONNX is for the
-    importers and what wraps them."""
+    """NumPy, Numba, LLVM, ONNX (with ml_dtypes, its bfloat16), tqdm: no more is needed to run, others in single files for who has them; ONNX is
+    for the importers and what wraps them."""
+    optional = {"hosted/images.py": {"PIL"}, "api/history.py": {"pandas"}, "callbacks/tensorboard.py": {"tensorboardX"}}
     wanted = {"numpy", "numba", "llvmlite", "onnx", "ml_dtypes", "tqdm", "tileflow", "google"}
     import sys
     for path in PRODUCT:
         if path.parts[-2:] == ("data", "make.py") or path.name == "examination.py":
             continue                                    # the maker of the digits, and what looks at the installation
         roots = {n.split(".")[0] for n in imports(path)} - set(sys.stdlib_module_names)
-        assert roots <= wanted | ({"PIL"} if path.parts[-2:] == ("hosted", "images.py") else set()), path
+        assert roots <= wanted | optional.get("/".join(path.parts[-2:]), set()), path
         if part_of(module_of(path)) not in ("importers", "onnx_backend", "api"):
             assert not roots & {"onnx", "google"}, path
         if part_of(module_of(path)) != "kernels" and path.name != "onnx_backend.py":

@@ -10,12 +10,13 @@ if TYPE_CHECKING:
     from .inference import infer
     from .measure import agreement, measure
     from .models import inference_model, load, training_model
+    from .result import TrainResult
     from .simulation import compile, tune_available_memory
     from .states import load_state, save_state
-    from .training import TrainResult, train
+    from .training import train
 
 _LAZY = {
-    "TrainResult": "training", "agreement": "measure", "compile": "simulation", "explore": "exploration",
+    "TrainResult": "result", "agreement": "measure", "compile": "simulation", "explore": "exploration",
     "grad": "gradients", "gradient_model": "gradients", "infer": "inference", "inference_model": "models",
     "load": "models", "load_state": "states", "measure": "measure", "save_onnx": "exporting", "save_state": "states",
     "train": "training", "training_model": "models", "tune_available_memory": "simulation",

@@ -4,29 +4,27 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
-from ..runtime.trainer import Reporter
+from ..runtime.callbacks.base import Callback
+from ..runtime.callbacks.several import Callbacks
 from ..system.errors import TileflowWarning
 from ..system.text import one_line
 
 PACKAGE = str(Path(__file__).parents[1]) + os.sep
 
 
-class Heard:
-    """A reporter whose sentences are warnings as well, each once, at the line that called into this package."""
+class Heard(Callbacks):
+    """Callbacks of a run whose sentences are warnings as well, each once, at the line that called into this package."""
 
-    def __init__(self, reporter: Reporter) -> None:
-        self._reporter = reporter
+    def __init__(self, callbacks: Iterable[Callback] = ()) -> None:
+        super().__init__(callbacks)
         self._said: set[str] = set()
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._reporter, name)
-
     def say(self, sentence: str) -> None:
-        """Tell the reporter, and warn."""
-        self._reporter.say(sentence)
+        """Tell the callbacks, and warn."""
+        super().say(sentence)
         if sentence not in self._said:
             self._said.add(sentence)
             warnings.warn(one_line(sentence), TileflowWarning, stacklevel=_frames())

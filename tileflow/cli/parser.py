@@ -6,7 +6,6 @@ import difflib
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from ..options.declaration import NOT_YET
 from ..options.options import Options, declarations, near_names
 from ..options.uses import check_use
 from ..options.verbs import COMMANDS as VERBS
@@ -63,8 +62,6 @@ def _unknown(word: str, chosen: argparse.Namespace) -> str:
     name = name if name in declarations() else name.removeprefix("no_")
     if word.startswith("--") and name in declarations() and chosen.command in VERBS:
         check_use(chosen.command, [name], Options(), command=True)          # it is another command's
-    if name in NOT_YET:
-        return f"There is no {word} yet; {NOT_YET[name]}."
     near = [flag for n in near_names(name) if (flag := declarations()[n].flag) in chosen.flags] if word.startswith("--") else []
     if word.startswith("--") and not near:
         near = difflib.get_close_matches(word.replace("_", "-"), chosen.flags, n=3)

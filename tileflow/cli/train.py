@@ -30,14 +30,16 @@ def run(chosen: argparse.Namespace) -> int:
         raise OptionError("The following arguments are required: MODEL; see tileflow train --help.")
     path = None if chosen.model is None else model_path(chosen.model)
     from .. import api
-    from ..runtime.progress import TrainPrinter
-    printer = TrainPrinter(options.progress)
+    from ..runtime.callbacks.progress import ProgressBar
+    printer = ProgressBar(options.progress)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", TileflowWarning)          # the printer prints them
-            result = api.train(path, options, reporter=printer)
+            result = api.train(path, options, callbacks=[printer])
     finally:
         printer.close()
+    if options.fast_dev_run:
+        return OK
     say(f"Trained model, metrics and checkpoint are in {result.folder}. Try next:")
     model = chosen.model or str(result.model_path)
     has_data = result.options.data is not None

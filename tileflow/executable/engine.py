@@ -12,7 +12,7 @@ from ..kernels.machine.table import Failure, Table
 from ..state import Session
 from ..system.errors import TrainingError
 from .failure import anomaly, bad_gradient, failed_leaf, lost, overflow
-from .image import DONE, DUE, MICRO, STREAMS, UPDATE, Image, Owner, Rows, Span
+from .image import DONE, DUE, LAST, MICRO, STREAMS, UPDATE, Image, Owner, Rows, Span
 from .memory import Memory, lies_in
 from .ports import Ports
 
@@ -60,20 +60,22 @@ class Engine:
         return words.reshape(-1, ROW_WORDS), [None if i < 0 else self.image.owners[i] for i in rows.owners]
 
     def run(self, inputs: Mapping[str, np.ndarray], *, scalars: Callable[[int], Mapping[str, float]] | None = None,
-            first_update: int = 0, stop: Callable[[], bool] | None = None) -> dict[str, np.ndarray]:
+            first_update: int = 0, last_update: int | None = None,
+            stop: Callable[[], bool] | None = None) -> dict[str, np.ndarray]:
         """`call` with inputs and outputs by name."""
         arrays = [inputs[v.name] for v in self.image.inputs]
-        found = self.call(arrays, scalars=scalars, first_update=first_update, stop=stop)
+        found = self.call(arrays, scalars=scalars, first_update=first_update, last_update=last_update, stop=stop)
         return {v.name: a for v, a in zip(self.outputs, found, strict=True)}
 
     def call(self, arrays: Sequence[np.ndarray], *, scalars: Callable[[int], Mapping[str, float]] | None = None, first_update: int = 0,
-             stop: Callable[[], bool] | None = None) -> list[np.ndarray]:
+             last_update: int | None = None, stop: Callable[[], bool] | None = None) -> list[np.ndarray]:
         """Run a call. `completed` then says how many of its updates are done.
 
         Args:
             arrays: in the order of `image.inputs`, each of its element type, [rows, ...], C-contiguous.
             scalars: the optimizer's variable hyper-parameters at an update index (session.updates counts).
             first_update: skip the updates of this call that were done before (resuming in the middle of a call).
+            last_update: end after so many updates of this call, those skipped included; None: all.
             stop: asked about every 20 ms and at the end; once true the call ends early, after its last whole update.
 
         Returns:
@@ -87,14 +89,15 @@ class Engine:
         """
         words, session = self._words, self.session
         moved = self._ports.take(arrays)
-        results = self._ports.open(moved, clear=stop is not None or first_update > 0)
+        last = self.image.iterations if last_update is None else last_update
+        results = self._ports.open(moved, clear=stop is not None or first_update > 0 or last < self.image.iterations)
         self._point(moved)
         self._first_update = first_update
         first_micro = first_update * self.image.per_update
         words[self._names[STREAMS]] = session.micro_batches - first_micro + self.repeats
-        words[MICRO], words[UPDATE], words[DONE] = first_micro, first_update, first_update
+        words[MICRO], words[UPDATE], words[DONE], words[LAST] = first_micro, first_update, first_update, last
         if scalars is not None:
-            for i in range(first_update, self.image.iterations):
+            for i in range(first_update, last):
                 self.set_scalars(i, scalars(session.updates + i - first_update))
         words[DUE] = self._seen_version != session.version
         self._seen_version, self.not_finite, whole = None, None, False

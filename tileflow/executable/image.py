@@ -20,9 +20,10 @@ SEGMENT_BITS = 40
 there is no address."""
 WORDS = 1
 """The number of the segment that the Image's own words are."""
-MICRO, UPDATE, DONE, DUE, NAMED = range(5)
-"""The first words, which a call sets. MICRO and UPDATE count what it has done; DONE are the updates that it skips; DUE
-says whether what depends on states only runs; from NAMED on they are addresses of the caller's arrays."""
+MICRO, UPDATE, DONE, LAST, DUE, NAMED = range(6)
+"""The first words, which a call sets. MICRO and UPDATE count what it has done; DONE are the updates that it skips, LAST
+those after which it ends; DUE says whether what depends on states only runs; from NAMED on they are addresses of the
+caller's arrays."""
 STREAMS = "\0micro-batches"
 """What the index of the call's first micro-batch is called among the caller's arrays: a name that no tensor has."""
 Stage = Literal["step", "gradients", "check", "update"]

@@ -39,6 +39,8 @@ METRICS: dict[str, tuple[tuple[Task, ...], Callable[[OutputMeaning], Metric]]] =
     "r2": (("numbers",), R2),
 }
 """What each metric is for, and how it is made; `top5` and the like are further ones, of classes."""
+BEST = {"loss": "min", "perplexity": "min", "mae": "min", "rmse": "min", "accuracy": "max", "auc": "max", "r2": "max"}
+"""Whether the least or the greatest is the best; all of F1 and `top5` are shares, of which the greatest is."""
 _TOP = re.compile(r"top_?([1-9]\d{0,5})")
 
 
@@ -66,6 +68,11 @@ class _Whole:
         if result.size != 1 or result.dtype.kind not in "biuf":
             raise OptionError(f"The metric {self.name} must return one number, not {result.dtype}{list(result.shape)}.")
         return float(result.reshape(-1)[0])
+
+
+def best_is(name: str) -> str | None:
+    """`min` or `max`: what is best of a figure by its name; None where nobody knows."""
+    return BEST.get(name) or ("max" if name in METRICS or _TOP.fullmatch(name) else None)
 
 
 def check_names(metrics: Sequence[str | Function], view: OutputMeaning | None, loss: str) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .optimizer import Optimizer
-from .schedules import plateau, plateaus
+from .schedules import described, plateau, plateaus
 
 
 def _variable(optimizer: Optimizer) -> dict[str, Any]:
@@ -31,3 +31,9 @@ def set_numbers(optimizer: Optimizer, values: Mapping[str, float]) -> None:
 def with_state(optimizer: Optimizer) -> dict[str, plateau]:
     """The schedules with a state, each once."""
     return plateaus(_variable(optimizer))
+
+
+def shown(optimizer: Optimizer, role: str) -> str:
+    """How sentences call what a variable attribute follows."""
+    found = _variable(optimizer).get(role)
+    return "a constant of the compiled update" if found is None else f"the schedule {described(found)}"

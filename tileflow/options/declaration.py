@@ -36,6 +36,7 @@ GROUPS = {
                        ("train", *SIMULATED, *MODELS), free=True),
     "machine": Group("Tile machine (what train computes does not depend on it, but for serialized_matmul)", SIMULATED,
                      free=True, of_machine=True),
+    "loop": Group("Training loop (but for overfit it changes when a run ends, not its numbers)", ("train",), free=True),
     "run": Group("Run", RUNS),
 }
 """Groups of options; an options file may use their names as tables. Free are groups that shape no number, and the one
@@ -141,13 +142,6 @@ def _named(field: dataclasses.Field[Any]) -> Declaration:
     return dataclasses.replace(made, name=field.name, help=help, needs=needs)
 
 
-_STOP = ("train some epochs, look at result.history, and go on bit for bit with resume=True and more epochs, "
-         "or stop there")
-NOT_YET = dict.fromkeys(("early_stopping", "early_stopping_patience", "patience"), _STOP) | {
-    "callbacks": f"reporter takes an object that is told of every call and epoch; to steer, {_STOP}"}
-"""What other tools have and tileflow has not, and what to do without it."""
-
-
 class Declarations(Mapping[str, Declaration]):
     """The declarations of a class's options by name, in its order."""
 
@@ -178,8 +172,6 @@ class Declarations(Mapping[str, Declaration]):
         """The declaration of what is or was called `name`; OptionError with the nearest names where there is none."""
         found = self._by_name.get(self.now(name))
         if found is None:
-            if name.lower() in NOT_YET:
-                raise OptionError(f"There is no option {name!r} yet; {NOT_YET[name.lower()]}.")
             near = self.near(name)
             hint = f"did you mean {' or '.join(near)}?" if near else f"the options are {', '.join(self)}."
             raise OptionError(f"There is no option {name!r}; {hint}")

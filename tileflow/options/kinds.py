@@ -5,6 +5,7 @@ import math
 import numbers
 import operator
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -237,6 +238,25 @@ class Flag(Kind):
         if not isinstance(value, bool) and type(value).__name__ not in ("bool", "bool_"):
             raise ValueError
         return bool(value)
+
+
+@dataclass(frozen=True)
+class Duration(Kind):
+    """A time above 0: seconds, a text such as 90s, 10m, 1h30m or 2d, or a `datetime.timedelta`. Kept as seconds."""
+
+    expected = "seconds, or a time such as 90s, 10m or 1h30m"
+    metavar = "TIME"
+
+    def check(self, value: Any) -> float:
+        if isinstance(value, str):
+            value = self.parse(value)
+        return Number(Range(above=0)).check(value.total_seconds() if hasattr(value, "total_seconds") else value)
+
+    def parse(self, text: str) -> Any:
+        found = re.fullmatch(r"(?=\d)(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9}(?:\.\d{1,9})?)s?)?", text)
+        if found is None:
+            raise ValueError
+        return sum(float(n or 0) * seconds for n, seconds in zip(found.groups(), (86400, 3600, 60, 1), strict=True))
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from .data import DataOptions
 from .declaration import GROUPS, MODEL_TABLE, Declarations
 from .execution import ExecutionOptions
 from .kinds import grouping, serial_split
+from .loop import LoopOptions
 from .loss_scaling import LossScalingOptions
 from .machine import MachineOptions
 from .optimizer import OptimizerOptions
@@ -35,7 +36,7 @@ MEASURED_TWICE = "Options test_data and validation_split exclude each other: the
 
 
 @dataclass(kw_only=True, repr=False)
-class Options(Settings, RunOptions, MachineOptions, ExecutionOptions, DataOptions, LossScalingOptions, OptimizerOptions,
+class Options(Settings, RunOptions, LoopOptions, MachineOptions, ExecutionOptions, DataOptions, LossScalingOptions, OptimizerOptions,
               TrainingOptions, BatchingOptions):          # the last one's fields come first
     """All options of training and inference; every field works as a keyword of `tileflow.train` and as a command-line flag.
 

@@ -1,4 +1,4 @@
-"""Optimizers, losses and schedules by name: what options take, said once, and where the rooms that have them find their
+"""Optimizers, losses, schedules and loggers by name: what options take, said once, and where the rooms that have them find their
 makers.
 
 Options know none of those rooms, which are built on them, and --help loads none: an entry names its maker, and the room
@@ -104,3 +104,11 @@ SCHEDULES = Registry("schedule", {
     "plateau": Entry("named.plateau", ("schedule_epochs", "schedule_gamma", "schedule_end")),
 })
 """Functions of the options in `tileflow.optim.schedules`: the learning rate."""
+
+LOGGERS = Registry("log", {
+    "csv": Entry("loggers.CSVLogger"),
+    "tensorboard": Entry("tensorboard.TensorBoardLogger"),
+    "wandb": Entry("tracker.wandb"),
+    "trackio": Entry("tracker.trackio"),
+})
+"""Callbacks in `tileflow.runtime.callbacks`."""

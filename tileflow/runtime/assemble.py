@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..executable.image import DONE, DUE, MICRO, NAMED, STREAMS, UPDATE, Image, Judged, Owner, Rows, Span, Stage
+from ..executable.image import DONE, DUE, LAST, MICRO, NAMED, STREAMS, UPDATE, Image, Judged, Owner, Rows, Span, Stage
 from ..graph import Node, Value
 from ..kernels.machine.boards import ROW_WORDS
 from ..kernels.machine.leaf import Leaf
@@ -382,13 +382,14 @@ class _Assembler:
 
     @contextlib.contextmanager
     def _turns(self, repeat: Repeat) -> Iterator[None]:
-        """The rows added within, for every turn; a call may skip the first updates."""
-        if repeat.times == 1 and repeat.counts != "update":
+        """The rows added within, for every turn; a call may skip the first updates, and end before the last."""
+        updates = repeat.counts == "update"
+        if repeat.times == 1 and not updates:
             yield
             return
-        counter = DONE if repeat.counts == "update" else self.words.add(0)
+        counter = DONE if updates else self.words.add(0)
         self.loops.append(counter)
-        with self.table.main.repeat(repeat.times, self._word(counter)):
+        with self.table.main.repeat(self._word(LAST) if updates else repeat.times, self._word(counter)):
             yield
 
     def _atomic(self, atomic: Atomic, counted: Callable[[], None] | None = None) -> None:

@@ -289,11 +289,13 @@ class Model:
         """What the program reads that may be another number at each update."""
         return None
 
-    def _run(self, arrays: Sequence[np.ndarray], first_update: int = 0) -> list[np.ndarray]:
+    def _run(self, arrays: Sequence[np.ndarray], first_update: int = 0,
+             last_update: int | None = None) -> list[np.ndarray]:
         """A call of the engine, within a turn: all micro-batches of each of its outputs."""
         arrays = self._decided(arrays)
         engine = self._prepare(arrays).engine
-        return engine.call(self.rows.dealt(arrays), scalars=self._scalars(), first_update=first_update, stop=self.stop)
+        return engine.call(self.rows.dealt(arrays), scalars=self._scalars(), first_update=first_update,
+                           last_update=last_update, stop=self.stop)
 
     def _outputs(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """A call of the engine, within a turn: the model's outputs in the output mode, in the order of the graph."""

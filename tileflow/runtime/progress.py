@@ -1,17 +1,14 @@
-"""What a person at a terminal sees of a run: a bar while kernels are compiled, a bar per epoch, a line per epoch."""
+"""Bars for a person at a terminal: over kernels that are compiled, and over what searches try."""
 from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from tqdm import tqdm
 
-from ..system.terminal import encodable, say
-from ..system.text import one_line, printable
-
-if TYPE_CHECKING:
-    from .history import Epoch
+from ..system.terminal import say
+from ..system.text import one_line
 
 BAR_DELAY = 0.5
 """Seconds that compiling takes before it gets a bar: reading kernels from the cache does not."""
@@ -88,78 +85,3 @@ class ExploreBar:
     def close(self) -> None:
         """Take the bar away."""
         self._bar.close()
-
-
-class TrainPrinter:
-    """Reports training: bars and notes on standard error, one line per epoch on standard output.
-
-    bars: None shows bars on a terminal only.
-    """
-
-    def __init__(self, bars: bool | None = None, out: TextIO | None = None, err: TextIO | None = None) -> None:
-        self.out, self.err = out or sys.stdout, err or sys.stderr
-        self.bars = self.err.isatty() if bars is None else bars
-        self._compile_bar = CompileBar(self.bars, self.err)
-        self._bar: Any = None
-        self._epochs = 0
-        self._loss_sum, self._samples = 0.0, 0
-        self._rate: float | None = None
-        self._scheduled = False
-
-    def compiling(self, kernel: str, done: int, total: int) -> None:
-        """One more of a model's kernels is ready."""
-        self._compile_bar(kernel, done, total)
-
-    def begin_epoch(self, epoch: int, epochs: int, batches: int) -> None:
-        """Epoch `epoch` of `epochs` begins (counted from 1) and reads `batches` batches (0: nobody knows how many)."""
-        self._epochs = epochs
-        self._loss_sum, self._samples = 0.0, 0
-        self._bar = tqdm(total=batches or None, file=self.err, unit="batch", leave=False, disable=not self.bars, desc=f"Epoch {epoch}/{epochs}")
-
-    def batch(self, loss: float, accuracy: float | None, samples: int) -> None:
-        """A batch of `samples` rows is done, with its mean loss."""
-        self._loss_sum += loss * samples
-        self._samples += samples
-        if self._bar is not None and samples:
-            shown = f"loss {self._loss_sum / self._samples:.4f}" + ("" if accuracy is None else f", accuracy {accuracy:.2%}")
-            shown += f", lr {self._rate:.3g}" if self._scheduled else ""
-            self._bar.set_postfix_str(shown, refresh=False)
-            self._bar.update()
-
-    def learning_rate(self, rate: float) -> None:
-        """The last update was done with this rate; rates that never change are not shown."""
-        self._scheduled |= self._rate is not None and rate != self._rate
-        self._rate = rate
-
-    def end_epoch(self, record: Epoch) -> None:
-        """The epoch is measured."""
-        self.close()
-        say(epoch_line(record, self._epochs, self._scheduled), self.out)
-
-    def say(self, sentence: str) -> None:
-        """A note on the run."""
-        tqdm.write(encodable(printable(sentence), self.err), file=self.err)
-
-    def close(self) -> None:
-        """Take the bars away; harmless where there are none."""
-        self._compile_bar.close()
-        if self._bar is not None:
-            self._bar.close()
-            self._bar = None
-
-
-def epoch_line(record: Epoch, epochs: int, scheduled: bool = False) -> str:
-    """One epoch's figures in one line; with the learning rate where it is scheduled."""
-    parts = [f"epoch {record.epoch:>{len(str(epochs))}}/{epochs}", f"loss {record.loss:.4f}"]
-    for name, value, form in (("accuracy", record.accuracy, ".2%"), ("test loss", record.test_loss, ".4f"),
-                              ("test accuracy", record.test_accuracy, ".2%")):
-        if value is not None:
-            parts.append(f"{name} {value:{form}}")
-    parts += [f"test {name} {value:.4f}" for name, value in record.test_metrics.items() if value is not None]
-    if scheduled and record.learning_rate is not None:
-        parts.append(f"lr {record.learning_rate:.3g}")
-    if record.loss_scale is not None:
-        parts.append(f"loss scale {record.loss_scale:g}")
-    if record.skipped:
-        parts.append(f"skipped {record.skipped} update{'s' if record.skipped > 1 else ''}")
-    return "  ".join([*parts, f"{record.samples_per_second:,.0f} {record.unit}/s"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -12,9 +12,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..options.options import Options
 from ..system.errors import CheckpointError
-from ..system.files import atomic_write_bytes, probe, remove_stale
+from ..system.files import probe, remove_stale
 from .checkpoint import load_checkpoint, save_tensors
 from .history import Epoch, Running
 from .run_lock import locked
@@ -56,6 +55,18 @@ class Position:
     running: Running = field(default_factory=Running)
     history: list[Epoch] = field(default_factory=list)
     short_updates: int = 0
+    begun: int = -1
+    """Epochs whose beginning callbacks were told of."""
+    evaluated: int = -1
+    """The update at which the test data were measured last, and what was found."""
+    figures: dict[str, float | None] = field(default_factory=dict)
+    stopped: str = ""
+    """Why the run ended early, and the callback that stopped it, with its settings."""
+    stopped_by: str = ""
+    rates_set: dict[str, float] = field(default_factory=dict)
+    pending: list[list[Any]] = field(default_factory=list)
+    """Files that callbacks have asked for and that are not there yet: name, with ONNX, to be removed."""
+    callbacks: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 def _unused(folder: Path) -> Path:
@@ -121,6 +132,14 @@ def save_run(path: Path, tensors: Mapping[str, np.ndarray], at: Position, finger
     save_tensors(path, tensors, {"tileflow": json.dumps({"format": FORMAT, **asdict(at), "run": fingerprint})}, follow=False)
 
 
+def remove(path: Path) -> None:
+    """Take a file of the run's away; CheckpointError where it is there and stays."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise CheckpointError(f"Cannot remove {path}: {error.strerror or error}.") from None
+
+
 def load_run(path: Path) -> tuple[dict[str, np.ndarray], Position, dict[str, Any]]:
     """The tensors of a checkpoint, where its run was, and the fingerprint of the run.
 
@@ -143,13 +162,30 @@ def load_run(path: Path) -> tuple[dict[str, np.ndarray], Position, dict[str, Any
         if not all(map(_is_count, (*numbers, short))) or short > min(SHORT, numbers[-1]):
             raise ValueError("position")
         history = [_record(Epoch, e) for e in state["history"]]
-        at = Position(*numbers, running=_record(Running, state["running"]), history=history, short_updates=short)
+        at = Position(*numbers, running=_record(Running, state["running"]), history=history, short_updates=short, **_of_callbacks(state))
+        if at.begun < 0:                                    # of a file that does not say
+            at.begun = at.epoch + (at.updates_in_epoch > 0)
         if [e.epoch for e in at.history] != list(range(1, len(at.history) + 1)) or len(at.history) != at.epoch:
             raise ValueError("history")
         made = dict(state["run"])
     except (KeyError, TypeError, ValueError):
         raise CheckpointError(f"{path} does not say how far its run has come; give the {CHECKPOINT} that train wrote.") from None
     return found.tensors, at, made
+
+
+def _of_callbacks(state: Mapping[str, Any]) -> dict[str, Any]:
+    """What callbacks and evaluations have left in a checkpoint's table; ValueError where it is not of its kind."""
+    kinds: dict[str, Callable[[Any], bool]] = {
+        "begun": _is_count, "evaluated": lambda n: n == -1 or _is_count(n), "figures": FIGURES["dict[str, float | None]"],
+        "stopped": FIGURES["str"], "stopped_by": FIGURES["str"],
+        "rates_set": lambda table: isinstance(table, dict) and all(_is_number(x) and x >= 0 for x in table.values()),
+        "pending": lambda rows: isinstance(rows, list) and all(isinstance(r, list) and [type(x) for x in r] == [str, bool, bool] for r in rows),
+        "callbacks": lambda table: isinstance(table, dict) and all(isinstance(x, dict) for x in table.values())}
+    found = {name: state[name] for name in kinds if name in state}
+    for name, value in found.items():
+        if not kinds[name](value):
+            raise ValueError(name)
+    return found
 
 
 def _record(made: type[T], table: Any) -> T:
@@ -161,25 +197,3 @@ def _record(made: type[T], table: Any) -> T:
         if not FIGURES[kinds[name]](value):
             raise ValueError(name)
     return made(**table)
-
-
-def write_metrics(folder: Path, updates: int, history: Sequence[Epoch], options: Options, loss: Mapping[str, Any],
-                  rates: Sequence[tuple[float | None, int]]) -> None:
-    """Write the figures of all finished epochs; `loss` says what was minimised, `rates` the learning rates of the updates and how often each
-    was used in a row."""
-    records = []
-    for e in history:
-        record = asdict(e) | {"samples_per_second": e.samples_per_second}
-        records.append(record | {f"test_{name}": value for name, value in record.pop("test_metrics").items()})
-    text = json.dumps({"schema": 1, "updates": updates, "loss": dict(loss), "epochs": records, "learning_rates": rates,
-                       "options": _plain(options.to_dict())}, indent=2)
-    atomic_write_bytes(folder / METRICS, text.encode(), follow=False)
-
-
-def _plain(value: Any) -> Any:
-    """JSON's types only."""
-    if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
-    return value if isinstance(value, (bool, int, float, str, type(None))) else str(value)

@@ -1,14 +1,15 @@
 """The training loop: epochs over a DataLoader, checkpoints, metrics; resumable bit for bit."""
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -17,23 +18,24 @@ from ..memory import budget
 from ..memory.tensor import kind_of
 from ..metrics import accuracy_counts
 from ..metrics.named import Function, name_of
-from ..optim import remembered
 from ..optim.scaling import LOSS_SCALE
-from ..optim.schedules import Run, is_state
+from ..optim.schedules import Run
 from ..options.options import Options
 from ..system.errors import CheckpointError, DataError, Interrupted, OptionError, TileflowError, TrainingError, WeightsLostError
 from ..system.files import require_space
 from ..system.text import one_line
+from .callbacks.logs import Logs
+from .callbacks.run import Request, TrainingRun, kept_name
+from .callbacks.several import Callbacks
 from .data import DataLoader, Dataset
 from .data.values import doubts
 from .evaluate import Evaluator
 from .failure import none_counted, untrained
 from .fingerprint import changed_attributes, differences, fingerprint, loss_scaling
-from .history import Epoch, Running, runs
-from .run_folder import CHECKPOINT, FAILED, Position, load_run, save_run, write_metrics
+from .history import Epoch, Running
+from .run_folder import CHECKPOINT, FAILED, Position, load_run, remove, save_run
 from .run_settings import resume_command
 from .schedule import CallSchedule, Step
-from .statistics import Log
 from .stop import asked_by_signals
 from .training_model import TrainingModel
 
@@ -41,39 +43,6 @@ LEARNING_RATE = "optimizer.lr"
 """The state that the learning rate (of the first group) is read from."""
 RATES = "optimizer.lr.history"
 """What the learning rates of all updates are called in a checkpoint."""
-
-
-class Reporter(Protocol):
-    """What the loop tells whoever watches."""
-
-    def compiling(self, kernel: str, done: int, total: int) -> None: ...
-    def begin_epoch(self, epoch: int, epochs: int, batches: int) -> None: ...
-    def batch(self, loss: float, accuracy: float | None, samples: int) -> None: ...
-    def learning_rate(self, rate: float) -> None: ...
-    def end_epoch(self, record: Epoch) -> None: ...
-    def say(self, sentence: str) -> None: ...
-
-
-class Silent:
-    """A reporter that says nothing."""
-
-    def compiling(self, kernel: str, done: int, total: int) -> None:
-        pass
-
-    def begin_epoch(self, epoch: int, epochs: int, batches: int) -> None:
-        pass
-
-    def batch(self, loss: float, accuracy: float | None, samples: int) -> None:
-        pass
-
-    def learning_rate(self, rate: float) -> None:
-        pass
-
-    def end_epoch(self, record: Epoch) -> None:
-        pass
-
-    def say(self, sentence: str) -> None:
-        pass
 
 
 @dataclass
@@ -84,19 +53,21 @@ class Trainer:
     train: Dataset
     test: Dataset | None
     folder: Path
-    reporter: Reporter
+    callbacks: Callbacks
     has_command: bool = False
     """The folder says all that the command needs to go on with this run."""
     history: list[Epoch] = field(default_factory=list)
     epoch: int = 0
+    begun: int = 0
+    """Epochs whose beginning callbacks were told of."""
     running: Running = field(default_factory=Running)
     updates_in_epoch: int = 0
     short_updates: int = 0
     """The last of them, with fewer rows than the others."""
     rates: list[float] = field(default_factory=list)
     """The learning rate of every update of the run (NaN: of a checkpoint that did not tell)."""
-    reason: str = "as chosen"
-    """Why it is this loss."""
+    write_model: Callable[[Path], Any] | None = None
+    """Writes the model as an ONNX file."""
 
     def __post_init__(self) -> None:
         self.loader = DataLoader(self.options, self.train, drop_last=self.options.drop_last)
@@ -105,15 +76,15 @@ class Trainer:
         self._rest: dict[Step, TrainingModel] = {}
         self._length = self.schedule.length
         """Updates of an epoch; of data that end where they end, those of the last one."""
-        self._logged = 0
-        """Updates of the checkpoint that the run goes on from."""
         self._told = False
         """Somebody was told that lengths change."""
+        self._evaluated, self._figures = -1, dict[str, float | None]()
+        """The update at which the test data were measured last, and what was found."""
         self._stop = threading.Event()
         self.loader.stop = self._stop.is_set
-        every = self.options.statistics
-        self.statistics = None if every is None else Log(self.folder, every, f"Gradients and weights of {self.folder.name}")
-        self.evaluator = Evaluator(self.model, self.reporter.compiling, lambda: self._stop.is_set())
+        self.evaluator = Evaluator(self.model, self.callbacks.compiling, lambda: self._stop.is_set())
+        self.run_handle = TrainingRun(self.model, self.folder, self.options, self.callbacks.say, self.options.epochs, rates=self.rates,
+                                      history=self.history)
 
     @property
     def options(self) -> Options:
@@ -147,7 +118,7 @@ class Trainer:
         if step not in self._rest:
             options = self.options.clone(micro_batch_size=step.micro_batch, gradient_accumulation=step.accumulation, device_iterations=1,
                                          strategy="none", replication_factor=step.replicas)
-            model = TrainingModel(self.model.source, options, self.model.optimizer, self.model.loss, self.reporter.compiling)
+            model = TrainingModel(self.model.source, options, self.model.optimizer, self.model.loss, self.callbacks.compiling)
             self._compile(step, model)
             self._rest[step] = model
         return self._rest[step]
@@ -168,7 +139,7 @@ class Trainer:
     # ---- the loop
 
     def run(self) -> list[Epoch]:
-        """Train until `options.epochs` epochs are done.
+        """Train until `options.epochs` epochs are done, or a callback stops the run.
 
         Raises:
             Interrupted: Ctrl-C or SIGTERM came; the state is saved.
@@ -179,32 +150,67 @@ class Trainer:
             CheckpointError: a checkpoint would not fit on the disk, which is found before anything is trained, or cannot be written.
         """
         require_space(self.folder, sum(a.nbytes for a in self.session.lasting().values()), "A checkpoint of this run")
-        self._check_watched()
-        if self.statistics is not None:
-            self.statistics.begin(self._logged)
+        self._begin()
         with asked_by_signals(self._stop):
             try:
-                while self.epoch < self.options.epochs:
+                if not self._is_due:
+                    self._carry_out()
+                while not self._is_over:
                     self._epoch()
                     if self._stop.is_set():
                         break
-            except DataError:
-                raise
-            except Exception as error:
-                if isinstance(error, WeightsLostError):
-                    error.add_note(self._last_good())
-                elif self.session.updates:
-                    error.add_note(self._save_failed())
+            except BaseException as error:
+                if isinstance(error, Exception) and not isinstance(error, DataError):
+                    if isinstance(error, WeightsLostError):
+                        error.add_note(self._last_good())
+                    elif self.session.updates:
+                        error.add_note(self._save_failed())
+                with contextlib.suppress(Exception):                  # what failed first is what is told
+                    self.callbacks.call("on_exception", error)
                 raise
             finally:
                 self.loader.terminate()
                 self.evaluator.close()
             path = self.save()
-        if self.history and self.epoch >= self.options.epochs and self._counted_none(last := self.history[-1]):
+        return self._end(path)
+
+    def _begin(self) -> None:
+        """What callbacks may know before the first update."""
+        run, o = self.run_handle, self.options
+        measured = [name_of(m) for m in self.evaluator.metrics if self.test is not None or m == "accuracy"]
+        names = ["loss", *(["accuracy"] if "accuracy" in measured else [])]
+        run.measures = (*names, *(f"test_{n}" for n in ("loss", *measured) if self.test is not None), "learning_rate")
+        run.updates_per_epoch = None if self.train.is_open and o.max_batches is None else self.schedule.length
+        run.epoch, run.updates_in_epoch, run.rates, run.history = self.epoch, self.updates_in_epoch, self.rates, self.history
+        run.batches = None if self.loader.rows is None else len(self.loader)
+        self.callbacks.attach(run)
+        self.callbacks.call("on_train_begin", run.metrics)
+
+    def _end(self, path: Path) -> list[Epoch]:
+        """The run is over, or somebody has asked it to end; its state is saved at `path`."""
+        run = self.run_handle
+        done = self.epoch >= self.options.epochs
+        if self.history and done and self._counted_none(last := self.history[-1]):
             raise self._with_bad_data(untrained(last.epoch, last.skipped, last.loss_scale, f"the state is saved in {path}"))
-        if self._stop.is_set() and self.epoch < self.options.epochs:
-            raise Interrupted(f"Stopped after {self.session.updates} updates; saved {path}. Go on with {self._go_on()}.")
+        if self._stop.is_set() and not done and run.stopped is None:
+            stopped = Interrupted(f"Stopped after {self.session.updates} updates; saved {path}. Go on with {self._go_on()}.")
+            self.callbacks.call("on_exception", stopped)
+            raise stopped
+        if not done and self.updates_in_epoch:
+            run.partial = self._record(None if self.test is None else self._measured())
+            self.evaluator.close()
+            run.metrics.update(self._logs(run.partial))
+        self.callbacks.call("on_train_end", run.metrics)
+        for name, onnx, gone in run.requests:
+            self._keep(name, onnx, gone)
+        run.requests.clear()
+        if run.stopped is not None:
+            self.callbacks.say(f"The run ended early: {run.stopped}.")
         return self.history
+
+    @property
+    def _is_over(self) -> bool:
+        return self.epoch >= self.options.epochs or self.run_handle.stopped is not None
 
     def _with_bad_data(self, error: TrainingError) -> TrainingError:
         """The error with what in the data is no number, of which losses that are not finite may come."""
@@ -217,51 +223,155 @@ class Trainer:
     def _epoch(self) -> None:
         row, first_update = self.schedule.after(self.updates_in_epoch, self.short_updates)
         self.loader.set_epoch(self.epoch, row)
-        self.reporter.begin_epoch(self.epoch + 1, self.options.epochs, 0 if self.loader.rows is None else len(self.loader))
+        self.run_handle.epoch, self.run_handle.updates_in_epoch = self.epoch, self.updates_in_epoch
+        if self.begun == self.epoch:
+            self.begun += 1
+            self.callbacks.call("on_epoch_begin", self.epoch, self.run_handle.metrics)
+            self._carry_out()
+        elif self._is_due:                          # an evaluation that somebody interrupted
+            self._between()
+        if self._ends_now:
+            return
         batches = iter(self.loader)
         try:
             for batch in batches:
                 self._tell_lengths(batch)
                 if self.train.whole or len(batch[0]) == self.options.combined_batch_size:
-                    self._call(self.model, batch, first_update)
+                    self._calls(self.model, batch, first_update, self.options.device_iterations)
                 else:
                     self._last(batch, CallSchedule.of(len(batch[0]), self.options).rest, first_update)
                 first_update = 0
-                if self._stop.is_set():
+                if self._ends_now:
                     return
-                self._save_between()
         finally:
             if hasattr(batches, "close"):
                 batches.close()
-        if self._stop.is_set():                     # while the next batch was waited for
-            return
-        record = self.running.record(self.epoch + 1)
-        record.unit = "images" if not self.train.whole and len(next(iter(self.train.fields.values())).sample) >= 2 else "samples"
-        if self.test is not None:
-            figures = self.evaluator.measure(self.test)
-            if figures is None or self._stop.is_set():
-                return                  # the epoch is not over before it is measured
-            record.test_loss, record.test_accuracy = figures.pop("loss"), figures.pop("accuracy", None)
-            record.test_metrics = figures
-        record.loss_scale = self.model.loss_scale if self.model.scaling.automatic != "off" else None
-        record.learning_rate = self.rates[-1] if self.rates and self.rates[-1] == self.rates[-1] else None
-        self._observe(record)
+        if not self._stop.is_set():                 # while the next batch was waited for
+            self._end_epoch()
+
+    @property
+    def _ends_now(self) -> bool:
+        """The epoch goes no further: a signal came, or a callback stopped the run before the epoch's last update."""
+        return self._stop.is_set() or (self.run_handle.stopped is not None and (self.train.is_open or self.updates_in_epoch < self.schedule.length))
+
+    def _end_epoch(self) -> None:
+        """All rows are done: measure, and tell."""
+        anew = self.test is not None and self._evaluated != self.session.updates
+        figures = self._measured() if anew else self._figures
+        if self.test is not None and figures is None:
+            return                                  # the epoch is not over before it is measured
+        record, epoch = self._record(figures), self.epoch
         self.history.append(record)
         self._length = self.updates_in_epoch
         self.epoch, self.running, self.updates_in_epoch, self.short_updates = self.epoch + 1, Running(), 0, 0
-        if self.options.checkpoint_every and self.epoch % self.options.checkpoint_every == 0 and self.epoch < self.options.epochs:
+        if anew:
+            self._note(figures)
+        run = self.run_handle
+        logs = self._logs(record)
+        run.metrics.update(logs)
+        self._moment(*([("on_evaluate_end", (self._tested(),))] if anew else []), ("on_epoch_end", (epoch, logs)))
+        if self.options.checkpoint_every and self.epoch % self.options.checkpoint_every == 0 and not self._is_over:
             self.save()
-        self._write_metrics()
-        self.reporter.end_epoch(record)
         if self._counted_none(record) and self.epoch < self.options.epochs:
-            self.reporter.say(none_counted(record.epoch, record.skipped, record.loss_scale))
+            self.callbacks.say(none_counted(record.epoch, record.skipped, record.loss_scale))
+
+    def _record(self, figures: Mapping[str, float | None] | None) -> Epoch:
+        """The epoch at hand in figures."""
+        record = self.running.record(self.epoch + 1)
+        record.unit = "images" if not self.train.whole and len(next(iter(self.train.fields.values())).sample) >= 2 else "samples"
+        if self.test is not None and figures is not None:
+            more = dict(figures)
+            record.test_loss, record.test_accuracy = more.pop("loss"), more.pop("accuracy", None)
+            record.test_metrics = more
+        record.loss_scale = self.model.loss_scale if self.model.scaling.automatic != "off" else None
+        record.learning_rate = self.rates[-1] if self.rates and self.rates[-1] == self.rates[-1] else None
+        return record
+
+    def _logs(self, record: Epoch) -> Logs:
+        """An epoch as callbacks see it: what does not depend on the clock."""
+        figures = {"loss": record.loss, "accuracy": record.accuracy, "test_loss": record.test_loss, "test_accuracy": record.test_accuracy,
+                   **{f"test_{name}": x for name, x in record.test_metrics.items()}, "learning_rate": record.learning_rate,
+                   "loss_scale": record.loss_scale, "skipped": record.skipped or None}
+        return Logs({name: x for name, x in figures.items() if x is not None})
+
+    def _measured(self) -> dict[str, float | None] | None:
+        """The figures of the test data; None where a signal came meanwhile."""
+        assert self.test is not None
+        figures = self.evaluator.measure(self.test)
+        return None if self._stop.is_set() else figures
+
+    def _note(self, figures: Mapping[str, float | None] | None) -> None:
+        """The test data have these figures now."""
+        self._evaluated, self._figures = self.session.updates, dict(figures or {})
+        self.run_handle.metrics.update(self._tested())
+
+    def _tested(self) -> Logs:
+        return Logs({f"test_{name}": x for name, x in self._figures.items() if x is not None})
+
+    @property
+    def _is_due(self) -> bool:
+        """The test data are to be measured at this update."""
+        every, updates = self.options.eval_every, self.session.updates
+        return bool(self.test is not None and every and updates and updates % every == 0 and self._evaluated != updates)
+
+    def _between(self, *told: tuple[str, tuple[Any, ...]]) -> None:
+        """Between two calls: callbacks are told of the updates, and of an evaluation where one is due; then what they ask for is saved. What a signal
+        cuts off is done when the run goes on."""
+        for hook, args in told:
+            self.callbacks.call(hook, *args)
+        if self._is_due:
+            figures = None if self._stop.is_set() else self._measured()
+            if figures is None:
+                return
+            self._note(figures)
+            self.callbacks.call("on_evaluate_end", self._tested())
+        self._carry_out()
+        every = self.options.save_every_updates
+        if every and self.session.updates % every == 0 and not self._stop.is_set():
+            self.save()
+
+    def _moment(self, *told: tuple[str, tuple[Any, ...]]) -> None:
+        """Callbacks are told, each of all of it whatever another does; then what they ask for is saved."""
+        failed: Exception | None = None
+        for hook, args in told:
+            try:
+                self.callbacks.call(hook, *args)
+            except Exception as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
+        self._carry_out()
+
+    def _carry_out(self) -> None:
+        """Save what callbacks have asked for, the run's own checkpoint last. What fails stays asked for."""
+        asked = self.run_handle.requests
+        own = any(not r.name for r in asked)
+        asked[:] = [*(r for r in asked if r.name and not r.gone), *(r for r in asked if r.gone)]
+        while asked:
+            self._keep(*asked[0])
+            del asked[0]
+        if own:
+            self.save()
+
+    def _keep(self, name: str, onnx: bool, gone: bool) -> None:
+        """Do one thing that was asked for."""
+        paths = [self.folder / f"{name}{ending}" for ending in (".safetensors", ".onnx")]
+        if gone:
+            for path in paths:
+                remove(path)
+            return
+        self.save(paths[0].name if name else CHECKPOINT)
+        if onnx and name:
+            if self.write_model is None:
+                raise OptionError("The model of this run is no ONNX file; keep checkpoints without onnx, and write it with result.save_onnx.")
+            self.write_model(paths[1])
 
     def _tell_lengths(self, batch: tuple[np.ndarray, ...]) -> None:
         """A word, once, where a batch has another length than the first row."""
         if self._told or self.train.whole or all(a.shape[1:] == f.sample for f, a in zip(self.train.tensors, batch, strict=True)):
             return
         self._told = True
-        self.reporter.say(f"Batches of data {one_line(self.train.name)} change their length: " + (
+        self.callbacks.say(f"Batches of data {one_line(self.train.name)} change their length: " + (
             "it is rounded up to 8, 12, 16, 24, 32 and so on and filled with zeros, labels with ignore_index. The model must know padding by its "
             "mask; with round_lengths=False lengths stay as they come." if self.options.round_lengths else "each length has a program of its own."))
 
@@ -269,45 +379,30 @@ class Trainer:
         """All updates of an epoch were skipped."""
         return 0 < self._length <= record.skipped
 
-    def _check_watched(self) -> None:
-        """Raise OptionError where a schedule looks at a metric that no epoch will have."""
-        measured = [name_of(m) for m in self.evaluator.metrics if self.test is not None or m == "accuracy"]
-        for schedule in remembered.with_state(self.model.optimizer).values():
-            if schedule.metric not in ("loss", *measured):
-                raise _unmeasured(schedule.metric, ["loss", *measured])
-
-    def _observe(self, record: Epoch) -> None:
-        """Schedules that look at a metric are told that of the epoch: on the test data, where there are any.
-
-        Raises:
-            OptionError: one of them looks at what these data leave undefined.
-        """
-        measured: dict[str, float | None] = {"loss": record.loss, "accuracy": record.accuracy}
-        if self.test is not None:
-            measured = {"loss": record.test_loss, "accuracy": record.test_accuracy, **record.test_metrics}
-        for schedule in remembered.with_state(self.model.optimizer).values():
-            figure = measured.get(schedule.metric)
-            if figure is None:
-                raise _unmeasured(schedule.metric, [name for name, value in measured.items() if value is not None])
-            schedule.observe(figure)
-
     def _last(self, batch: tuple[np.ndarray, ...], rest: Sequence[Step], done: int) -> None:
         """The rows at the end that fill no call, after so many updates of them."""
         row = 0
         for i, step in enumerate(rest):
             if i >= done:
-                before = self.updates_in_epoch
-                self._call(self._model_of(step), tuple(a[row:row + step.rows] for a in batch), 0)
-                self.short_updates += self.updates_in_epoch - before if step.rows < self.schedule.rows else 0
+                self._calls(self._model_of(step), tuple(a[row:row + step.rows] for a in batch), 0, 1, short=step.rows < self.schedule.rows)
             row += step.rows
-            if self._stop.is_set():
+            if self._ends_now:
                 return
 
-    def _call(self, model: TrainingModel, batch: tuple[np.ndarray, ...], first_update: int) -> None:
-        """One call, or what is left of it; counts only the updates that were done."""
-        began, skipped, before = time.perf_counter(), model.skipped_updates, self.session.updates
+    def _calls(self, model: TrainingModel, batch: tuple[np.ndarray, ...], first: int, updates: int, short: bool = False) -> None:
+        """The updates of a call from `first` on, in as many calls as somebody wants to have the word in between."""
+        while first < updates and not self._ends_now:
+            now, every = self.session.updates, (self.options.eval_every if self.test is not None else None, self.options.save_every_updates)
+            ends = [now - now % n + n for n in every if n]
+            if (asked := self.callbacks.next_update(now)) is not None:
+                ends.append(asked)
+            first = self._call(model, batch, first, min([updates, *(first + end - now for end in ends)]), short)
+
+    def _call(self, model: TrainingModel, batch: tuple[np.ndarray, ...], first_update: int, last_update: int, short: bool) -> int:
+        """One call, or what is left of it up to `last_update`; counts only the updates that were done, and returns up to which that is."""
+        began, skipped, number = time.perf_counter(), model.skipped_updates, self.updates_in_epoch // self.options.device_iterations
         try:
-            outputs = model.run_call(*batch, first_update=first_update)
+            outputs = model.run_call(*batch, first_update=first_update, last_update=last_update)
         except TrainingError as error:
             if said := self._not_finite(batch):
                 error.add_note(said)
@@ -319,13 +414,14 @@ class Trainer:
         engine = model.engine
         accumulation = model.program.batching.per_update
         rows = self.train.counted(batch) if self.train.whole else model.program.batching.micro_batch
+        updates = engine.completed - first_update
+        if updates <= 0:
+            return engine.completed
         done = slice(first_update * accumulation, engine.completed * accumulation)
-        count = done.stop - done.start
-        if count <= 0:
-            return
         losses = model.last_losses[done] if model.last_losses is not None else np.zeros(0)
         correct, predictions = self._correct(outputs, batch[-1], done)
-        self._note_rates(engine, first_update)
+        rates = self._note_rates(engine, first_update)
+        logs = Logs(losses=losses.reshape(updates, -1).astype(np.float64).mean(1), learning_rates=rates, samples=(done.stop - done.start) * rows)
         r = self.running
         r.skipped += model.skipped_updates - skipped
         if model.program.skips:
@@ -334,13 +430,19 @@ class Trainer:
         r.loss = float(np.add.accumulate(np.append(r.loss, losses.astype(np.float64) * rows))[-1])          # one by one, wherever a call ends
         r.correct += correct
         r.predictions += predictions
-        r.samples += count * rows
+        r.samples += logs["samples"]
         r.seconds += seconds - model.programs.seconds
         model.programs.seconds = 0.0
-        self.updates_in_epoch += engine.completed - first_update
-        if self.statistics is not None:
-            self.statistics.after(model, before)
-        self.reporter.batch(float(np.mean(losses)) if len(losses) else np.nan, correct / predictions if predictions else None, count * rows)
+        self.updates_in_epoch += updates
+        self.short_updates += updates if short else 0
+        self.run_handle.updates_in_epoch = self.updates_in_epoch
+        logs["loss"] = float(np.mean(losses)) if len(losses) else np.nan
+        if predictions:
+            logs["accuracy"] = correct / predictions
+        self.run_handle.model = model
+        self._between(("on_train_batch_end", (number, logs)))
+        self.run_handle.model = self.model
+        return engine.completed
 
     def _not_finite(self, batch: tuple[np.ndarray, ...]) -> str:
         """Where the inputs or labels of the call that is about to end hold what is no number."""
@@ -355,11 +457,11 @@ class Trainer:
                 return f"{name} holds {fed[first]} in row {row} {what}: mend that row, or leave it out."
         return ""
 
-    def _note_rates(self, engine: Engine, first_update: int) -> None:
+    def _note_rates(self, engine: Engine, first_update: int) -> np.ndarray:
         """With which learning rates the updates of a call were done."""
-        self.rates += engine.used(LEARNING_RATE)[first_update:engine.completed].tolist()
-        if self.rates and hasattr(self.reporter, "learning_rate"):                 # reporters of callers' own need not know it
-            self.reporter.learning_rate(self.rates[-1])
+        used: np.ndarray = engine.used(LEARNING_RATE)[first_update:engine.completed]
+        self.rates += used.tolist()
+        return used
 
     def _correct(self, outputs: list[np.ndarray], labels: np.ndarray, done: slice) -> tuple[int, int]:
         """Right predictions and predictions of the micro-batches `done`; scores [M, mb, C, ...]."""
@@ -370,43 +472,35 @@ class Trainer:
         wanted = labels.reshape(len(outputs[0]), -1, *labels.shape[1:])[done]
         return accuracy_counts(view, scores.reshape(-1, *scores.shape[2:]), wanted.reshape(-1, *wanted.shape[2:]))
 
-    def _save_between(self) -> None:
-        every = self.options.save_every_updates
-        if every and self.updates_in_epoch % every < self.options.device_iterations:
-            self.save()
-
     # ---- what survives
 
     def save(self, name: str = CHECKPOINT) -> Path:
-        """Write weights, optimizer states and the position in the data; returns the checkpoint's path."""
-        path = self.folder / name
+        """Write weights, optimizer states, the position in the data and what callbacks have come to; returns the checkpoint's path."""
+        path, run = self.folder / name, self.run_handle
 
         def write() -> None:
-            if self.statistics is not None:
-                self.statistics.write()
+            plain, arrays = self.callbacks.state()
+            pending = [] if name not in (CHECKPOINT, FAILED) else [list(r) for r in run.requests]
             at = Position(self.session.updates, self.session.micro_batches, self.epoch, self.updates_in_epoch, self.running, self.history,
-                          self.short_updates)
-            save_run(path, self.session.lasting() | self._kept(), at, self._fingerprint)
+                          self.short_updates, self.begun, self._evaluated, self._figures, run.stopped or "", run.stopped_by, run.chosen_rates,
+                          pending, plain)
+            save_run(path, self.session.lasting() | {RATES: np.array(self.rates, np.float64)} | arrays, at, self._fingerprint)
+        for sentence in self.callbacks.forgetful():
+            self.callbacks.say(sentence)
+        self.callbacks.call("on_save", path)
         self.session.turn.hold(write)
-        self._write_metrics()
         return path
 
-    def _kept(self) -> dict[str, np.ndarray]:
-        """What a checkpoint holds besides states: learning rates, and what schedules have come to."""
-        schedules = {f"optimizer.{name}.schedule": schedule.state() for name, schedule in remembered.with_state(self.model.optimizer).items()}
-        return {RATES: np.array(self.rates, np.float64), **schedules}
-
-    def _take_kept(self, path: Path, tensors: Mapping[str, np.ndarray], changed: Container[str]) -> None:
-        """The same out of a checkpoint at `path`. Schedules that have changed begin anew."""
+    def _take_kept(self, path: Path, tensors: Mapping[str, np.ndarray], at: Position, changed: Container[str]) -> None:
+        """Learning rates, and what callbacks and schedules had come to, out of a checkpoint at `path`."""
         rates = tensors.get(RATES, np.zeros(0)).reshape(-1)[:self.session.updates].tolist()
-        self.rates = [float("nan")] * (self.session.updates - len(rates)) + rates
-        for name, schedule in remembered.with_state(self.model.optimizer).items():
-            state = tensors.get(f"optimizer.{name}.schedule")
-            if state is not None and name not in changed:
-                if not is_state(state):
-                    raise CheckpointError(f"{path} holds no state of a schedule under optimizer.{name}.schedule; restore it from a copy or train "
-                                          "anew.")
-                schedule.restore(state)
+        self.rates[:] = [float("nan")] * (self.session.updates - len(rates)) + rates
+        if "lr" not in changed:
+            for role, rate in at.rates_set.items():
+                self.model.optimizer.set_number(role, rate)
+                self.run_handle.chosen_rates[role] = rate
+        for sentence in self.callbacks.restore(path, at.callbacks, tensors):
+            self.callbacks.say(sentence)
 
     def _save_failed(self) -> str:
         """Keep the state of a failed run apart from the last checkpoint; what to tell the user."""
@@ -451,27 +545,24 @@ class Trainer:
             raise CheckpointError(f"{path} holds {scale.reshape(-1)[0]} under {LOSS_SCALE}, and a loss scale is a finite number above 0; "
                                   "restore it from a copy or train anew.")
         self.session.restore(tensors, updates=at.updates, micro_batches=at.micro_batches)
-        self._logged = at.updates
         self.epoch, self.updates_in_epoch, self.short_updates = at.epoch, at.updates_in_epoch, at.short_updates
+        self.begun, self._evaluated, self._figures = at.begun, at.evaluated, at.figures
         if not self.train.is_open:                  # older checkpoints do not say it
             self.short_updates = self.schedule.short(at.updates_in_epoch)
-        self.history, self.running = at.history, at.running
-        self._take_kept(path, tensors, changed_attributes(made, self._fingerprint))
+        self.history[:], self.running = at.history, at.running
+        if self.history:
+            self.run_handle.metrics.update(self._logs(self.history[-1]))
+        self.run_handle.metrics.update(self._tested())
+        self.run_handle.requests[:] = [Request(name and kept_name(name), onnx, gone) for name, onnx, gone in at.pending]
+        self._take_kept(path, tensors, at, changed_attributes(made, self._fingerprint))
         for sentence in said:
-            self.reporter.say(sentence)
+            self.callbacks.say(sentence)
         if self.epoch >= self.options.epochs:
-            self.reporter.say(f"The run has done {self.epoch} epochs, so there is nothing left to train; ask for more with epochs.")
+            self.callbacks.say(f"The run has done {self.epoch} epochs, so there is nothing left to train; ask for more with epochs.")
+        elif at.stopped and made.get("epochs") == self.options.epochs and at.stopped_by in map(repr, self.callbacks):
+            self.run_handle.stopped, self.run_handle.stopped_by = at.stopped, at.stopped_by
+            self.callbacks.say("There is nothing left to train; ask for more with epochs, or change what ended the run.")
 
     @cached_property
     def _fingerprint(self) -> dict[str, Any]:
         return fingerprint(self.model, self.train, self.options)
-
-    def _write_metrics(self) -> None:
-        if self.statistics is not None:
-            self.statistics.page()
-        write_metrics(self.folder, self.session.updates, self.history, self.options, self.model.loss.describe() | {"reason": self.reason},
-                      runs(self.rates))
-
-
-def _unmeasured(metric: str, known: Sequence[str]) -> OptionError:
-    return OptionError(f"Schedule plateau looks at the metric {metric!r}, which this run does not measure; it measures {', '.join(known)}.")

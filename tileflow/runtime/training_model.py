@@ -182,21 +182,22 @@ class TrainingModel(LossModel):
         self._scale.assign()
         return lambda update: self._optimizer.current.values(update, self.run)
 
-    def run_call(self, *arrays: Any, first_update: int = 0) -> list[np.ndarray]:
+    def run_call(self, *arrays: Any, first_update: int = 0, last_update: int | None = None) -> list[np.ndarray]:
         """One call for a training loop: every output of every micro-batch, [micro-batches, *micro-batch shape] each.
 
-        Needs output_mode "all". `first_update` skips updates that were done before; `engine.completed` says how far it
-        came.
+        Needs output_mode "all". `first_update` skips updates that were done before, the call ends after `last_update` of
+        its updates (None: all); `engine.completed` says how far it came.
         """
         given = self._arrays(arrays)
-        return self.source.session.turn.call(self._run, given, first_update)
+        return self.source.session.turn.call(self._run, given, first_update, last_update)
 
-    def _run(self, arrays: Sequence[np.ndarray], first_update: int = 0) -> list[np.ndarray]:
+    def _run(self, arrays: Sequence[np.ndarray], first_update: int = 0,
+             last_update: int | None = None) -> list[np.ndarray]:
         if self._optimizer.awaited is not None:
             self._prepare(self._decided(arrays))
             self._optimizer.take_awaited()
         try:
-            results = super()._run(arrays, first_update)
+            results = super()._run(arrays, first_update, last_update)
         except TrainingError:
             if (without := self._without_labels(arrays)) is not None:
                 raise without from None

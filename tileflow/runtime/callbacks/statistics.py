@@ -3,26 +3,23 @@ from __future__ import annotations
 
 import csv
 import io
-import os
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from ..optim.scaling import USED_SCALE
-from ..report.statistics import Tensor, render
-from ..system.errors import CheckpointError, OptionError
-from ..system.files import append, atomic_write_bytes
-from ..system.reading import open_regular
-from .training_model import TrainingModel
+from ...optim.scaling import USED_SCALE
+from ...report.statistics import Tensor, render
+from ...system.errors import OptionError
+from ...system.files import atomic_write_bytes
+from ..training_model import TrainingModel
+from .appended import AppendedFile
+from .logs import Logs
 
 LOG, PAGE = "statistics.csv", "statistics.html"
 COLUMNS = [f.name for f in fields(Tensor)]
-ROW = re.compile(rb"(\d{1,19}),")
-"""How a row of the table begins: with its update."""
 AT_ONCE = 1 << 20
 """Elements that are looked at together, so that a log of large weights needs little memory."""
 
@@ -82,57 +79,38 @@ def _is_running_mean(model: TrainingModel) -> bool:
     return any(s.role == "micro_batch" for s in model.program.accumulators())
 
 
-class Log:
-    """The two files in a run's folder."""
+class StatisticsLog(AppendedFile):
+    """Two files in a run's folder, a table and a page: the figures of every gradient and weight after every so many updates."""
 
-    def __init__(self, folder: Path, every: int, title: str) -> None:
-        self.folder, self.every, self.title = folder, every, title
-        self._last: Sequence[Tensor] = ()
-        self._waiting = b""
+    transient: ClassVar[tuple[str, ...]] = (*AppendedFile.transient, "newest")
 
-    def after(self, model: TrainingModel, before: int) -> None:
-        """A call is done; `before` it the session had done so many updates. Written where they passed a multiple of `every`: the gradients that
-        are still there are those of the call's last update."""
-        if model.source.session.updates // self.every == before // self.every:
+    def __init__(self, every: int) -> None:
+        super().__init__(LOG, ",".join(COLUMNS).encode() + b"\n")
+        self.every = every
+        self.newest: Sequence[Tensor] = ()
+        """What was measured last."""
+
+    def next_update(self, updates: int) -> int:
+        return updates - updates % self.every + self.every
+
+    def on_train_batch_end(self, batch: int, logs: Logs) -> None:
+        """The gradients that are still there are those of the call's last update."""
+        if self.run.updates % self.every:
             return
-        self._last = measured(model)
+        self.newest = measured(self.run.model)
         text = io.StringIO()
         rows = csv.writer(text, lineterminator="\n")
-        for t in self._last:
+        for t in self.newest:
             rows.writerow([*(getattr(t, name) for name in COLUMNS[:-1]), " ".join(f"{e}:{n}" for e, n in t.exponents.items())])
-        self._waiting += text.getvalue().encode()
-        self.write()
+        self.put(text.getvalue().encode())
 
     def write(self) -> None:
-        """Bring the rows to the disk that are not there yet: before a checkpoint that counts on them.
-
-        Raises:
-            CheckpointError: that fails; they wait, and the file is as it was.
-        """
-        if self._waiting:
-            append(self.folder / LOG, self._waiting)
-            self._waiting = b""
-
-    def page(self) -> None:
-        """Draw what was measured last."""
-        if self._last:
-            atomic_write_bytes(self.folder / PAGE, render(self._last, self.title).encode(), follow=False)
-
-    def begin(self, updates: int) -> None:
-        """A run begins (0), or goes on from a checkpoint after so many updates: what was written of later ones is done once more.
-
-        Raises:
-            CheckpointError: the table cannot be read or written.
-        """
-        path = self.folder / LOG
-        kept: list[bytes] = []
-        if updates and os.path.exists(path):
-            try:
-                with open_regular(path) as file:
-                    kept = [line for line in file if line.endswith(b"\n") and (found := ROW.match(line)) and int(found[1]) <= updates]
-            except OSError as error:
-                raise CheckpointError(f"Statistics {path} cannot be read: {error.strerror or error}.") from None
-        atomic_write_bytes(path, b"".join([",".join(COLUMNS).encode() + b"\n", *kept]), follow=False)
+        """Bring the rows to the disk, and draw what was measured last."""
+        fresh = bool(self.waiting)
+        super().write()
+        if fresh and self.newest:
+            title = f"Gradients and weights of {self.run.folder.name}"
+            atomic_write_bytes(self.run.folder / PAGE, render(self.newest, title).encode(), follow=False)
 
 
 def read(path: Path) -> list[Tensor]:
