@@ -1,0 +1,1 @@
+"""PopTorch's names over tileflow: `import tileflow.poptorch as poptorch` in a script for the reference system."""
