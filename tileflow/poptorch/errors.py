@@ -3,8 +3,9 @@ from __future__ import annotations
 
 import enum
 import errno
+import functools
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -107,6 +108,14 @@ def of_options() -> Iterator[None]:
         raise
     except OptionError as error:
         raise InvalidOption(str(error)) from error
+
+
+def not_there(function: Callable[..., Any]) -> Callable[..., NoReturn]:
+    """A decorator of what the reference has and tileflow has not: a call raises NotImplementedError with the docstring, which names the way out."""
+    @functools.wraps(function)
+    def refuse(*args: Any, **kwargs: Any) -> NoReturn:
+        raise NotImplementedError(f"{function.__qualname__}: {' '.join((function.__doc__ or '').split())}")
+    return refuse
 
 
 def _calls(frames: Any) -> str:

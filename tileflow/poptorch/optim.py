@@ -3,11 +3,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from glob import escape
 from typing import Any, ClassVar
 
 import torch
 
 from .. import optim as own
+from ..system.errors import OptionError
 from ..system.logs import logger
 from .errors import InvalidOption
 from .spelling import both_spellings
@@ -115,6 +117,12 @@ class Optimizer:
         if not {"ipu_state", "ipu_param"} <= set(state):
             raise RuntimeError("Only IPU optimizer states can be loaded onto the IPU.")
         torch.optim.Optimizer.load_state_dict(self, state)                         # type: ignore[arg-type]
+        self.set_state_dict(state)
+
+    get_state_dict = state_dict
+
+    def set_state_dict(self, state: Any) -> None:
+        """Take over the states alone."""
         self._held = {name: state[name] for name in ("ipu_state", "ipu_param")}
         self._read = None
 
@@ -146,9 +154,13 @@ class Optimizer:
         Raises:
             OptionError: a value is out of range, or values do not go together.
         """
-        first, *more = self.param_groups
-        groups = [{"params": [names[id(p)] for p in g["params"] if id(p) in names], **self._of(g)} for g in more]
-        made = self.made(**self._of(first), **self._rest(), groups=[g for g in groups if g["params"]], loss_scaling=self.loss_scaling)
+        known = [(group, [escape(names[id(p)]) for p in group["params"] if id(p) in names]) for group in self.param_groups]
+        known = [(group, params) for group, params in known if params]
+        if not known:
+            raise OptionError(f"The {type(self).__name__} has no parameter of the module; make it of the module's own: "
+                              f"poptorch.optim.{type(self).__name__}(module.parameters(), ...).")
+        rest = [{"params": params, **self._of(group)} for group, params in known[1:]]
+        made = self.made(**self._of(known[0][0]), **self._rest(), groups=rest, loss_scaling=self.loss_scaling)
         for name in self.numbers:
             if self.variable_attrs.isConstant(name):
                 made.variable_attrs.mark_as_constant(name)

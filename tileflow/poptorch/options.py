@@ -174,6 +174,10 @@ class _Group(_Names):
         object.__setattr__(self, "_options", options)
         object.__setattr__(self, "_group", group)
 
+    def checkIsFrozen(self, option: str | None = None) -> None:
+        """FrozenOptionsError where a model or data loader has taken the options."""
+        self._options.checkIsFrozen(option)
+
     def __repr__(self) -> str:
         return f"{self._group}({self._options._shown(self._entries())})"
 
@@ -246,13 +250,14 @@ class Options(_Names):
 
     # ---- setting
 
-    def _check_frozen(self) -> None:
+    def checkIsFrozen(self, option: str | None = None) -> None:
+        """FrozenOptionsError where a model or data loader has taken them."""
         if self._is_frozen:
             raise FrozenOptionsError("Can't modify frozen Options: a model or data loader has taken them; change a clone() of them.")
 
     def _take(self, entry: table.Entry, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """What a setter does."""
-        self._check_frozen()
+        self.checkIsFrozen()
         call = Call(entry.name, tuple(map(_plain, args)), {name: _plain(value) for name, value in kwargs.items()})
         with of_options():
             if entry.name == "setExecutionStrategy":
@@ -289,7 +294,7 @@ class Options(_Names):
 
     def _put(self, name: str, value: Any) -> None:
         """`opts.device_iterations = 4`."""
-        self._check_frozen()
+        self.checkIsFrozen()
         with of_options():
             entry = table.find(name)
             if entry is not None and entry.take is not None:
@@ -369,7 +374,7 @@ class Options(_Names):
         Raises:
             ConfigFileError: a line is no call of a known option, or the file cannot be read.
         """
-        self._check_frozen()
+        self.checkIsFrozen()
         path = Path(filepath)
         try:
             found = read_options_file(path) if path.suffix in files.READERS else files.from_lines(read_text(path), declarations())

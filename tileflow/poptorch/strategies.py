@@ -74,6 +74,7 @@ class Phase:
         return f"Phase({', '.join(map(repr, self.stages))})"
 
 
+@both_spellings
 class ExecutionStrategy:
     """Base of the strategies."""
 
@@ -91,6 +92,10 @@ class ExecutionStrategy:
     def to_options(self) -> dict[str, Any]:
         """Keywords for `tileflow.Options`."""
         raise NotImplementedError
+
+    def backendOptions(self) -> dict[str, Any]:
+        """As `to_options`."""
+        return self.to_options()
 
 
 class PipelinedExecution(ExecutionStrategy):
