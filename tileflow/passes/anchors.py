@@ -11,6 +11,8 @@ from ..system.text import one_line
 
 LISTED = 40
 """Names that a sentence lists."""
+GRADIENT = "Gradient___"
+"""What the name of a parameter has before it where its gradient is meant: `Gradient___fc2.bias`, of training alone."""
 
 
 def anchored(graph: Graph, patterns: Sequence[str], tensors_first: bool) -> dict[str, Value]:
@@ -25,6 +27,7 @@ def anchored(graph: Graph, patterns: Sequence[str], tensors_first: bool) -> dict
     Raises:
         OptionError: a name or pattern fits nothing.
     """
+    patterns = [p for p in patterns if not p.startswith(GRADIENT)]
     tensors = {v.name: v for v in [*graph.inputs, *(v for n in graph.nodes for v in n.outputs)]}
     sources: dict[str, Value] = {}
     for node in graph.nodes:

@@ -11,6 +11,7 @@ from ..importers.onnx import DynamicOperandError
 from ..options.options import Options
 from ..program.program import Batching
 from ..system.errors import OptionError
+from ..system.text import one_line
 from .dynamic import PieceCalls
 from .executable import Progress
 from .model import Model
@@ -29,6 +30,9 @@ class InferenceModel(Model):
 
     def _build(self, graph: Graph, batching: Batching, more: tuple[TensorType, ...]) -> compiler.Compilation:
         chosen = CompileOptions.of(self.options, self.source.precision)
+        if self.anchors.gradients:
+            raise OptionError(f"Option anchored_tensors: inference has no gradient of {one_line(self.anchors.gradients[0])}; anchor it in a training "
+                              "model.")
         return compiler.inference(graph, batching, chosen, anchors=list(self.anchors.found.values()))
 
     @property

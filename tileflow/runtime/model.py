@@ -194,7 +194,7 @@ class Model:
                              final=outputs.kept_once(program, mode), progress=self.progress)
         self.source.attach()
         shown = outputs.shown(program, engine.image.kept, mode, self.options.output_return_period)
-        return Compiled(engine, compilation, Signature(types), shown, tuple(self.anchors.found))
+        return Compiled(engine, compilation, Signature(types), shown, self.anchors.kept)
 
     def _built(self, types: tuple[TensorType, ...]) -> tuple[compiler.Compilation, Mapping[str, np.ndarray]]:
         """The compilation for a call's arrays of these types, and what states start with."""

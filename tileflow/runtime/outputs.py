@@ -10,7 +10,7 @@ import numpy as np
 
 from ..graph import Graph, Value
 from ..options.options import Options
-from ..passes.anchors import anchored
+from ..passes.anchors import GRADIENT, anchored
 from ..program.program import Batching, Program
 from ..system.errors import OptionError, TileflowError
 from ..system.text import one_line
@@ -105,6 +105,16 @@ class Anchors:
         """Those values of the graph that was built last."""
         self._kept: dict[str, Any] | None = None
         """What the last call kept."""
+
+    @property
+    def gradients(self) -> tuple[str, ...]:
+        """The parameters whose gradients are kept, too, after those values."""
+        return tuple(name.removeprefix(GRADIENT) for name in self.names if name.startswith(GRADIENT))
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """What is kept, in its order."""
+        return (*self.found, *(GRADIENT + name for name in self.gradients))
 
     def find(self, graph: Graph, tensors_first: bool) -> None:
         """Look for them in a graph; OptionError for a name that it does not have."""
