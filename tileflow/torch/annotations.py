@@ -19,12 +19,11 @@ import torch
 import torch.fx.traceback
 
 from ..graph import NOTHING, Hints
+from ..importers.onnx.domains.marks import DOMAIN, MARK
 from ..system.errors import OptionError
 
 T = TypeVar("T")
 Exporter = Literal["torch.export", "TorchScript"]
-DOMAIN, MARK = "tileflow", "Asked"
-"""The operator of files that marks the tensor it reads; its attribute `number` says what is asked. It gives the tensor as it is."""
 KEY = "tileflow.asked"
 """The annotation of torch.export's nodes."""
 SCOPE = re.compile(r"asked_(\d+)_of_tileflow")
@@ -40,18 +39,22 @@ class Asked:
 
     hints: Hints = NOTHING
     loss: bool = False
+    detached: bool = False
     serialized: tuple[str, int, bool] | None = None
 
 
 @dataclass
 class Export:
-    """An export under way. scopes: by number, all that a scope and those around it ask. marks: by number, what is asked of single tensors."""
+    """An export under way. scopes: by number, all that a scope and those around it ask. marks: by number, what is asked of single tensors. losses:
+    what `identity_loss` gave. told: what the exported module says of its results; not kept in itself, for torch.export takes attributes back."""
 
     by: Exporter
     scopes: list[Hints] = field(default_factory=lambda: [NOTHING])
     marks: list[Asked] = field(default_factory=list)
     current: int = 0
     begun: ExitStack = field(default_factory=ExitStack)
+    losses: list[torch.Tensor] = field(default_factory=list)
+    told: Any = None
     unnamed: int = 0
     """How many blocks without a name there have been."""
 
@@ -187,7 +190,11 @@ def identity_loss(x: torch.Tensor, reduction: Literal["mean", "sum", "none"] | s
         raise AssertionError("Unsupported reduction type!")
     loss = x.mean() if reduction == "mean" else x.sum() if reduction == "sum" else x
     export = exporting()
-    return loss if export is None else export.mark(loss, Asked(loss=True))
+    if export is None:
+        return loss
+    marked = export.mark(loss, Asked(loss=True))
+    export.losses.append(marked)
+    return marked
 
 
 def serialized_matmul(lhs: torch.Tensor, rhs: torch.Tensor, mode: str = "output_channels", factor: int = 1,
