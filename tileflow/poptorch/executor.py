@@ -29,6 +29,8 @@ ACCUMULATES = ("You must set poptorch.Options().Training.gradientAccumulation to
 MORE_ITERATIONS = (" Use poptorch.Options().deviceIterations to process a sufficient number of batches each run for pipelined execution instead.")
 NO_BACKWARD = ("backward() cannot be called explicitly on outputs of a PopTorch model. If you're using a trainingModel, the backwards pass is performed "
                "automatically when invoking the model. If you're using an inferenceModel, you should use a trainingModel instead.")
+UPDATED = "UpdatedVar___"
+"""What the name of a parameter has before it where what the update makes of it is meant."""
 _trained: weakref.WeakKeyDictionary[torch.nn.Module, weakref.ref[PoplarExecutor]] = weakref.WeakKeyDictionary()
 """Modules that a training wrapper holds."""
 _hooks: dict[str, OrderedDict[int, Callable[..., Any]]] = {"Pre": OrderedDict(), "Post": OrderedDict()}
@@ -171,7 +173,10 @@ class PoplarExecutor:
             hook()
 
     def _made(self) -> Any:
-        options = self._options.tileflow(**({"replica_grouping": self._groups} if self._groups else {}))
+        changes: dict[str, Any] = {"replica_grouping": self._groups} if self._groups else {}
+        if self._options.anchors:
+            changes["anchored_tensors"] = [n for n in self._options.anchors.values() if not n.startswith(UPDATED)]
+        options = self._options.tileflow(**changes)
         self._options.freeze()
         if self._training:
             return training_model(self._user_model, options, self._optimizer)
@@ -291,12 +296,20 @@ class PoplarExecutor:
         return [v.name for v in (*graph.inputs, *(v for node in graph.nodes for v in node.outputs))]
 
     def getAnchoredTensor(self, short_name: str) -> torch.Tensor:
-        """What an anchored tensor was in the last call (Error: it is not compiled, or has no such anchor)."""
+        """What an anchored tensor was in the last call. Beside tensors, layers and nodes, `Gradient___NAME` is the gradient of a parameter, and
+        `UpdatedVar___NAME` the parameter after the call (Error: it is not compiled, or has no such anchor)."""
         bridge, anchors = self._compiled(), self._options.anchors
         if short_name not in anchors:
             raise Error(f"There is no anchored tensor {short_name!r}; opts.anchorTensor({short_name!r}, name) makes one before the model is wrapped.")
+        name = anchors[short_name]
+        if name.startswith(UPDATED):
+            weights = dict(self._user_model.named_parameters())
+            if name.removeprefix(UPDATED) not in weights:
+                raise Error(f"{name}: the model has no such parameter; there are {', '.join(weights)}.")
+            self.copyWeightsToHost()
+            return weights[name.removeprefix(UPDATED)].detach().clone()
         with translated():
-            return torch.as_tensor(bridge.compiled.anchored(anchors[short_name]))
+            return torch.as_tensor(bridge.compiled.anchored(name))
 
     def compilationTime(self) -> datetime.timedelta:
         """How long the last compilation took (Error: it is not compiled)."""

@@ -97,8 +97,6 @@ def flattened(args: tuple[Any, ...], kwargs: Mapping[str, Any], parameters: Sequ
             tensors.append(leaf.detach())
         else:
             constants.append((i, leaf))
-    if not tensors:
-        raise DataError("The module got no tensor; a call takes at least one, the first dimension of which are the rows.")
     return Form(spec, tuple(names), tuple(constants), tuple(places)), tensors
 
 

@@ -104,9 +104,10 @@ INSTEAD: dict[Any, Callable[..., Any]] = {
 
 @contextlib.contextmanager
 def put_back(module: torch.nn.Module) -> Iterator[None]:
-    """Whatever happens within, the module is afterwards as it was: buffers, plain attributes, the state of random numbers."""
+    """Whatever happens within, the module is afterwards as it was: buffers, plain attributes and their elements, the state of random numbers."""
     held = [(m, dict(m._buffers), dict(m.__dict__)) for m in module.modules()]
-    elements = [(b, b.detach().clone()) for b in module.buffers()]
+    moved = [*module.buffers(), *(t for m in module.modules() for t in m.__dict__.values() if isinstance(t, torch.Tensor))]
+    elements = [(b, b.detach().clone()) for b in moved]
     drawn = torch.get_rng_state()
     try:
         yield
