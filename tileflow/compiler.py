@@ -31,6 +31,7 @@ from .program.program import Program
 from .program.replicas import Grouping, copy_of, grouped, own_states, refuse_written
 from .strategy.mark import Marking
 from .system.errors import OptionError, UnsupportedError
+from .system.text import one_line
 
 Loss = Callable[[Builder, Sequence[Value]], Value]
 """Builds a loss from the model's outputs; makes the inputs it needs (labels) itself and returns the loss."""
@@ -172,7 +173,7 @@ def _anchor(graph: Graph, anchors: Sequence[Value]) -> None:
 
 
 def training(graph: Graph, loss: Loss, optimizer: Optimizer, batching: Batching, options: CompileOptions = DEFAULTS, *,
-             anchors: Sequence[Value] = (), named: Mapping[int, str] | None = None) -> Compilation:
+             anchors: Sequence[Value] = (), anchored_gradients: Sequence[str] = (), named: Mapping[int, str] | None = None) -> Compilation:
     """Compile a forward graph for training.
 
     The loss becomes an output of the micro-step: one of the model's own, or the last but for anchors. Gradients are summed over an update's
@@ -180,6 +181,7 @@ def training(graph: Graph, loss: Loss, optimizer: Optimizer, batching: Batching,
 
     Args:
         anchors: values of the graph that become outputs, too: the last ones.
+        anchored_gradients: parameters whose gradients, of one micro-batch and of the scaled loss, become outputs after those.
         named: names of the network's own parameter objects, by identity, for an optimizer's groups that hold such.
 
     Raises:
@@ -216,6 +218,9 @@ def training(graph: Graph, loss: Loss, optimizer: Optimizer, batching: Batching,
         grads = gradients(p.micro, p.loss, [s.input for s in trained], scale.input)
         averaged = Averaged.of(optimizer, batching.per_update, options.reduction, options.mean_reduction,
                                options.loss_scaling)
+        for name in anchored_gradients:
+            p.micro.outputs.append(_gradient_of(p, name, trained, grads))
+        p.returned = len(p.micro.outputs)
         groups = _grouped(p, optimizer, averaged, options.grouping)
         _add_update(p, trained, grads, optimizer, averaged, named or {}, groups)
 
@@ -223,6 +228,15 @@ def training(graph: Graph, loss: Loss, optimizer: Optimizer, batching: Batching,
              *_rounding(options.precision), ("simplify", _simplify), *_scaling(options.scaling), ("split", _split),
              *_replicas(batching, options), *_checkpoints(options)]
     return run_steps(program, steps, options.stop_after)
+
+
+def _gradient_of(p: Program, name: str, trained: Sequence[State], grads: Sequence[Value]) -> Value:
+    """A parameter's gradient as an output; OptionError where it has none."""
+    found = next((g for s, g in zip(trained, grads, strict=True) if name in (s.name, s.known_as)), None)
+    if found is None:
+        raise OptionError(f"Option anchored_tensors: {one_line(name)} is no parameter that has a gradient; there are "
+                          f"{one_line(', '.join(s.known_as for s in trained), 1000)}.")
+    return Builder(p.micro).Identity(found)
 
 
 def _wide(b: Builder, values: Sequence[Value]) -> list[Value]:

@@ -122,3 +122,30 @@ def test_what_is_not_there():
         tileflow.inference_model(net).anchored("act")
     with pytest.raises(OptionError, match="no effect on train; it is for training_model and inference_model"):
         tileflow.train(net, data=(rows(8), np.zeros(8, np.int64)), anchored_tensors="act")
+
+
+@pytest.mark.parametrize("strategy", [{}, {"strategy": "pipelined", "pipeline_splits": "head", "gradient_accumulation": 4}])
+def test_gradients(strategy):
+    """Of a parameter, by its name: those of each micro-batch, under any strategy; the weights are those of a model without, to the bit."""
+    x, y = rows(8), np.array([0, 1, 2, 0, 1, 2, 0, 1])
+    results = []
+    for anchors in ((), ("act", "Gradient___head.2.bias", "Gradient___first.weight")):
+        net = Net()
+        net.load_state_dict({k: np.random.default_rng(5).standard_normal(v.shape).astype(np.float32) for k, v in net.state_dict().items()})
+        before = net.state_dict()
+        options = {"gradient_accumulation": 2, **strategy, "output_mode": "all", "anchored_tensors": anchors}
+        model = tileflow.training_model(net, optimizer=tileflow.optim.SGD(lr=0.5), **options)
+        model(x, y)
+        results.append(net.state_dict())
+    accumulated = options["gradient_accumulation"]
+    for name in ("head.2.bias", "first.weight"):
+        of_each = model.anchored(f"Gradient___{name}").reshape(accumulated, *before[name].shape)
+        np.testing.assert_allclose(before[name] - 0.5 * of_each.mean(0), results[1][name], rtol=1e-5, atol=1e-6)
+    assert all(results[0][k].tobytes() == results[1][k].tobytes() for k in results[0])
+
+
+def test_gradients_that_there_are_none_of():
+    with pytest.raises(OptionError, match="heads.bias is no parameter that has a gradient; there are first.weight"):
+        tileflow.training_model(Net(), anchored_tensors="Gradient___heads.bias")(rows(4), np.array([0, 1, 2, 0]))
+    with pytest.raises(OptionError, match="inference has no gradient of first.weight"):
+        tileflow.inference_model(Net(), anchored_tensors="Gradient___first.weight")(rows(4))

@@ -68,7 +68,8 @@ class RunOptions:
         "slower, the same bits", free=True)
     anchored_tensors: tuple[str, ...] = _option(
         (), Names(), "tensors, layers or nodes by name or pattern whose values calls of a model keep besides its "
-        "outputs, for model.anchored(name); what is kept is not fused with what reads it", verbs=MODELS, free=True)
+        "outputs, for model.anchored(name), and Gradient___NAME for the gradient of a parameter; what is kept is not "
+        "fused with what reads it", verbs=MODELS, free=True)
     dims: Mapping[str, int] = _option(
         {}, Sizes(), "sizes of the model's symbolic dimensions", common=True, verbs=(*COMMANDS, *MODELS), free=True,
         of_files=True, known_as=("dim",))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ..memory.types import TensorType
 from ..options.options import Options
 from ..system.errors import OptionError, UnsupportedError
+from ..system.text import one_line
 from .dynamic import PieceCalls
 from .host import Progress
 from .model import Model
@@ -32,6 +33,9 @@ class InferenceModel(Model):
         from .. import compiler
         from ..compiler import CompileOptions
         chosen = CompileOptions.of(self.options, self.source.precision)
+        if self.anchors.gradients:
+            raise OptionError(f"Option anchored_tensors: inference has no gradient of {one_line(self.anchors.gradients[0])}; anchor it in a training "
+                              "model.")
         return compiler.inference(graph, batching, chosen, anchors=list(self.anchors.found.values()))
 
     @property

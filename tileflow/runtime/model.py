@@ -210,7 +210,7 @@ class Model:
         compilation, initial = self._built(types)
         program, final = compilation.program, outputs.kept_once(compilation.program, self.mode)
         engine = make_engine(program, self.source.session, initial, host, final=final, progress=self.progress)
-        anchors, loss = tuple(self.anchors.found), None if program.loss is None else program.loss.name
+        anchors, loss = self.anchors.kept, None if program.loss is None else program.loss.name
         digest = None if entry is None or self._says(program) else program_digest(program)
         if entry is not None and digest is not None:
             entry.save(front.Kept(digest, final, loss, anchors, initial))

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from ..program.batching import Batching
     from ..program.program import Program
 
+GRADIENT = "Gradient___"
+"""What the name of a parameter has before it where its gradient is meant: `Gradient___fc2.bias`, of training alone."""
 SHOWN = 1000
 """Characters of names in a sentence."""
 Shown = Callable[[np.ndarray], Any]
@@ -113,10 +115,21 @@ class Anchors:
         self._kept: dict[str, Any] | None = None
         """What the last call kept."""
 
+    @property
+    def gradients(self) -> tuple[str, ...]:
+        """The parameters whose gradients are kept, too, after those values."""
+        return tuple(name.removeprefix(GRADIENT) for name in self.names if name.startswith(GRADIENT))
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """What is kept, in its order."""
+        return (*self.found, *(GRADIENT + name for name in self.gradients))
+
     def find(self, graph: Graph, tensors_first: bool) -> None:
         """Look for them in a graph; OptionError for a name that it does not have."""
         from ..passes.anchors import anchored
-        self.found = anchored(graph, self.names, tensors_first) if self.names else {}
+        names = [name for name in self.names if not name.startswith(GRADIENT)]
+        self.found = anchored(graph, names, tensors_first) if names else {}
 
     def take(self, names: Sequence[str], outputs: list[Any]) -> None:
         """Keep the last outputs of a call, which have these names, and leave the others."""

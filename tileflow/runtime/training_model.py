@@ -170,7 +170,7 @@ class TrainingModel(LossModel):
         chosen = replace(CompileOptions.of(self.options, self.source.precision), scaling=self.scaling,
                          loss_scaling=self._scale.first())
         made = compiler.training(graph, loss, optimizer, batching, chosen, anchors=list(self.anchors.found.values()),
-                                 named=self.source.parameter_names())
+                                 anchored_gradients=self.anchors.gradients, named=self.source.parameter_names())
         for note in made.program.notes:
             warnings.warn(one_line(note, LONGEST_NOTE), stacklevel=2)
         return made

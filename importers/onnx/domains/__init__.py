@@ -1,4 +1,5 @@
-"""Operators of other domains than ONNX's own, a folder for each: com.microsoft, whose fused operators optimised files contain, and ai.onnx.ml."""
-from . import microsoft, ml
+"""Operators of other domains than ONNX's own, a folder for each: com.microsoft, whose fused operators optimised files contain, ai.onnx.ml, and the
+marks of the bridge from PyTorch."""
+from . import marks, microsoft, ml
 
-__all__ = ["microsoft", "ml"]
+__all__ = ["marks", "microsoft", "ml"]

@@ -351,7 +351,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def verdicts(model: OnnxModel, ties: Ties) -> dict[str, Verdict]:
-    """What becomes of every floating tensor that a node reads, by its name.
+    """What becomes of every floating tensor that a node reads, by its name; and of others that the file calls buffers.
 
     Constant nodes hold constants, but for files none of whose initializers is a weight: there exporters (Paddle's) keep the weights in them.
     """
@@ -362,4 +362,5 @@ def verdicts(model: OnnxModel, ties: Ties) -> dict[str, Verdict]:
         if uses and name not in ties.views:
             facts = Facts(model, ties, name, makers, weights_in_nodes)
             result[name] = next(verdict for rule in RULES if (verdict := rule(facts)) is not None)
-    return result
+    told = {name: Verdict(kind, f"the network's {kind}") for name, kind in (ties.evidence.told or {}).items() if kind == "buffer"}
+    return told | result

@@ -101,6 +101,12 @@ def _proportions(available_memory_proportion: Any) -> Mapping[str, Any]:
     return {"available_memory_proportion": dict(available_memory_proportion)} if available_memory_proportion else {}
 
 
+def _io_tiles(num_tiles: Any) -> Mapping[str, Any]:
+    if isinstance(num_tiles, bool) or not isinstance(num_tiles, int) or not 32 <= num_tiles <= 192 or num_tiles % 2:
+        raise OptionError("numIOTiles must be an even number between 32 and 192.")
+    return {"num_io_tiles": num_tiles}
+
+
 def _anchor(short_name: Any, long_name: Any, output_mode: Any = None, output_return_period: Any = 1) -> Mapping[str, Any]:
     if output_mode is not None:
         return _refuse("anchored tensors follow the model's own output_mode; leave theirs out.")
@@ -311,7 +317,7 @@ TRAINING = (
 )
 
 TENSOR_LOCATIONS = (
-    _is("TensorLocations.numIOTiles", "num_io_tiles", "Tiles that compute nothing (`docs/tiles.md`)."),
+    Entry("TensorLocations.numIOTiles", "Tiles that compute nothing (`docs/tiles.md`).", ("num_io_tiles",), _io_tiles),
     _located("setActivationLocation", "activations", "what waits for the backward pass or a later phase"),
     _located("setWeightLocation", "weights", "weights"),
     _located("setOptimizerLocation", "optimizer", "optimizer state"),

@@ -3,9 +3,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 from ...system.errors import OptionError
+from .enums import ENUMS, word
 
 
 @dataclass(frozen=True)
@@ -45,35 +47,24 @@ class Made:
         return ".".join(map(repr, self.calls))
 
 
-ENUMS: dict[str, dict[str, tuple[int | str, Any]]] = {
-    "OutputMode": {"Final": (0, "final"), "EveryN": (1, "every_n"), "All": (2, "all"), "Sum": (3, "sum"), "Default": (4, "default")},
-    "ReductionType": {"Sum": (0, "sum"), "Mean": (1, "mean"), "NoReduction": (2, None)},
-    "MeanReductionStrategy": {"Running": (0, "running"), "Post": (1, "post"), "PostAndLoss": (2, None)},
-    "ConnectionType": {"Always": (0, "always"), "OnDemand": (1, "on_demand"), "Never": (2, "never")},
-    "SyncPattern": {"Full": (0, "full"), "SinglePipeline": (1, "single_pipeline"), "ReplicaAndLadder": (2, "replica_and_ladder")},
-    "HalfFloatCastingBehavior": {"FloatDowncastToHalf": (0, "activation"), "HalfUpcastToFloat": (1, "upcast"), "Default": (2, "activation")},
-    "AutoStage": {"SameAsIpu": (0, "same_as_ipu"), "AutoIncrement": (1, "auto_increment")},
-    "Liveness": {"AlwaysLive": (0, "always_live"), "OffChipAfterFwd": (1, "off_chip_after_fwd"),
-                 "OffChipAfterFwdNoOverlap": (2, "off_chip_after_fwd_no_overlap"), "OffChipAfterEachPhase": (3, "off_chip_after_each_phase")},
-    "CommGroupType": {"All": (0, "all"), "Consecutive": (1, "consecutive"), "Orthogonal": (2, "orthogonal"), "NoGrouping": (3, "no_grouping")},
-}
-"""Members of PopTorch's enums: the value that its files may hold as well, and tileflow's word."""
-
-
 def member(enum: str, value: Any) -> Any:
-    """A member of an enum as tileflow's word: from `poptorch.OutputMode.Sum`, "OutputMode.Sum", "Sum", "sum" or 3; OptionError for anything else."""
+    """A member of an enum as tileflow's word: from the member itself, the word `poptorch.OutputMode.Sum`, "OutputMode.Sum", "Sum", "sum" or 3;
+    OptionError for anything else."""
     members = ENUMS[enum]
-    if isinstance(value, (Word, str)):
+    if isinstance(value, Enum):
+        if isinstance(value, members):
+            return word(value)
+    elif isinstance(value, (Word, str)):
         *path, name = (value.text if isinstance(value, Word) else value).split(".")
         if not path or path[-1] == enum:
-            for known, (_, word) in members.items():
-                if name == known or (isinstance(value, str) and name in (known.lower(), word)):
-                    return word
+            for known in members:
+                if name == known.name or (isinstance(value, str) and name in (known.name.lower(), word(known))):
+                    return word(known)
     elif isinstance(value, int) and not isinstance(value, bool):
-        for number, word in members.values():
-            if number == value:
-                return word
-    raise OptionError(f"needs a poptorch.{enum} ({', '.join(members)}), not {value!r}.")
+        for known in members:
+            if known.value == value:
+                return word(known)
+    raise OptionError(f"needs a poptorch.{enum} ({', '.join(m.name for m in members)}), not {value!r}.")
 
 
 TYPES = {"torch.half": "float16", "torch.float16": "float16", "torch.float": "float32", "torch.float32": "float32"}

@@ -1,0 +1,508 @@
+"""`trainingModel`, `inferenceModel`, and the object they return, under the reference's names: over the bridge from PyTorch."""
+from __future__ import annotations
+
+import contextlib
+import datetime
+import itertools
+import time
+import warnings
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NoReturn
+
+import torch
+
+from ..options.reference.enums import CommGroupType, OutputMode, VariableRetrievalMode, word
+from ..torch import inference_model, training_model
+from . import optim
+from .errors import Error, InvalidOption, not_there, translated
+from .options import Options
+from .spelling import both_spellings
+from .strategies import PipelinedExecution, ShardedExecution
+
+NO_EXECUTABLE = "Model has not been compiled or has been destroyed."
+WRAPPED = ("Model has already been wrapped in 'poptorch.trainingModel'. Call model.destroy() on the model to unwrap before wrapping again. (The model "
+           "is what trainingModel returned.)")
+ACCUMULATES = ("You must set poptorch.Options().Training.gradientAccumulation to 1 or leave it as its default value (1) when running a "
+               "poptorch.inferenceModel().")
+MORE_ITERATIONS = (" Use poptorch.Options().deviceIterations to process a sufficient number of batches each run for pipelined execution instead.")
+NO_BACKWARD = ("backward() cannot be called explicitly on outputs of a PopTorch model. If you're using a trainingModel, the backwards pass is performed "
+               "automatically when invoking the model. If you're using an inferenceModel, you should use a trainingModel instead.")
+UPDATED = "UpdatedVar___"
+"""What the name of a parameter has before it where what the update makes of it is meant."""
+_trained: weakref.WeakKeyDictionary[torch.nn.Module, weakref.ref[PoplarExecutor]] = weakref.WeakKeyDictionary()
+"""Modules that a training wrapper holds."""
+_hooks: dict[str, OrderedDict[int, Callable[..., Any]]] = {"Pre": OrderedDict(), "Post": OrderedDict()}
+_numbers = itertools.count()
+
+
+class HookHandle:
+    """What takes a hook away again: `remove()`."""
+
+    def __init__(self, hooks: OrderedDict[int, Callable[..., Any]], number: int) -> None:
+        self._hooks, self._number = hooks, number
+
+    def remove(self) -> None:
+        """Call it no more."""
+        self._hooks.pop(self._number, None)
+
+
+def _register(when: str, hook: Callable[..., Any]) -> HookHandle:
+    if not callable(hook):
+        raise RuntimeError(f"{when}-compile hook must be callable")
+    number = next(_numbers)
+    _hooks[when][number] = hook
+    return HookHandle(_hooks[when], number)
+
+
+def registerPreCompileHook(hook: Callable[[], Any]) -> HookHandle:
+    """Call `hook()` before each compilation (RuntimeError: it cannot be called)."""
+    return _register("Pre", hook)
+
+
+def registerPostCompileHook(hook: Callable[[], Any]) -> HookHandle:
+    """Call `hook()` after each compilation (RuntimeError: it cannot be called)."""
+    return _register("Post", hook)
+
+
+@both_spellings
+class PoplarExecutor:
+    """A module that is compiled and run here; made by `trainingModel` and `inferenceModel`, and called as the module is.
+
+    What it has not itself is the module's: `executor.layer1`. The module's mode (`train()`, `eval()`) is that of when it was wrapped.
+    """
+
+    def __init__(self, model: torch.nn.Module, options: Options | None, training: bool, optimizer: torch.optim.Optimizer | None = None) -> None:
+        if options is not None and not isinstance(options, Options):
+            raise Error(f"Invalid type: 'options' is of type {type(options)} (Expected poptorch.Options)")
+        made = Options() if options is None else options.freeze().clone()
+        if not training and made.tileflow().gradient_accumulation != 1:
+            pipelined = isinstance(made.strategy, PipelinedExecution) and not isinstance(made.strategy, ShardedExecution)
+            raise Error(ACCUMULATES + (MORE_ITERATIONS if pipelined else ""))
+        if made.defaultOutputMode():
+            made.outputMode(OutputMode.Final if training else OutputMode.All)
+        self._user_model, self._training, self._options = model, training, made
+        self._optimizer = optimizer
+        self._modes = [m.training for m in model.modules()]
+        self._groups: dict[str, str] = {}
+        self._bridge: Any = None
+        self._is_attached = False
+        self._seconds: float | None = None
+        self._counters: dict[str, list[list[float]]] = {name: [[]] for name in COUNTERS}
+        if training:
+            _trained[model] = weakref.ref(self)
+
+    # ---- what it is
+
+    @property
+    def model(self) -> torch.nn.Module:
+        """The module it was made of."""
+        return self._user_model
+
+    @property
+    def options(self) -> Options:
+        """Its options, which cannot change any more."""
+        return self._options.freeze()
+
+    def isCompiled(self) -> bool:
+        """Whether a call would run at once."""
+        return self._bridge is not None and bool(self._bridge.is_compiled())
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "_user_model" not in self.__dict__:
+            raise AttributeError(name)
+        found = getattr(self._user_model, name)
+        return Weight(self, name, found) if isinstance(found, torch.nn.Parameter) and self._training and not self.isCompiled() else found
+
+    def train(self, mode: bool = True) -> PoplarExecutor:
+        """Put the module into its mode for training, or inference; it counts when it is compiled."""
+        self._user_model.train(mode)
+        self._modes = [m.training for m in self._user_model.modules()]
+        return self
+
+    def eval(self) -> PoplarExecutor:
+        """Put the module into its mode for inference."""
+        return self.train(False)
+
+    # ---- compiling and running
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Outputs of the module, as the output mode says, of rows enough for a call; compiled at the first one.
+
+        Raises:
+            InvalidOption: an input's rows are no multiple of a call's micro-batches (an AssertionError). Error: it cannot be compiled or run.
+        """
+        begin = time.perf_counter()
+        self._check(args, kwargs)
+        with translated():
+            if not self.isCompiled():
+                self._compile(args, kwargs)
+                begin = time.perf_counter()
+            given = time.perf_counter()
+            if [m.training for m in self._user_model.modules()] == self._modes:
+                found = self._bridge(*args, **kwargs)
+            else:
+                with self._as_wrapped():
+                    found = self._bridge(*args, **kwargs)
+        self._is_attached = True
+        self._note(begin, given, time.perf_counter())
+        return _no_backward(found)
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Compile for inputs of these shapes, and run nothing."""
+        if self.isCompiled():
+            warnings.warn("Call to compile() ignored: the executable is already compiled", stacklevel=2)
+            return
+        self._check(args, kwargs)
+        with translated():
+            self._compile(args, kwargs)
+
+    def _compile(self, args: Any, kwargs: Any) -> None:
+        begin = time.perf_counter()
+        for hook in list(_hooks["Pre"].values()):
+            hook()
+        with self._as_wrapped():
+            if self._bridge is None:
+                self._bridge = self._made()
+            self._bridge.compile(*args, **kwargs)
+        self._attach_optimizer()
+        self._is_attached = True
+        self._seconds = time.perf_counter() - begin
+        for hook in list(_hooks["Post"].values()):
+            hook()
+
+    def _made(self) -> Any:
+        changes: dict[str, Any] = {"replica_grouping": self._groups} if self._groups else {}
+        if self._options.anchors:
+            changes["anchored_tensors"] = [n for n in self._options.anchors.values() if not n.startswith(UPDATED)]
+        options = self._options.tileflow(**changes)
+        self._options.freeze()
+        if self._training:
+            return training_model(self._user_model, options, self._optimizer)
+        return inference_model(self._user_model, options)
+
+    @contextlib.contextmanager
+    def _as_wrapped(self) -> Iterator[None]:
+        """The module in the modes that it was wrapped in."""
+        modules = list(self._user_model.modules())
+        now = [m.training for m in modules]
+        for m, mode in zip(modules, self._modes, strict=False):
+            m.training = mode
+        try:
+            yield
+        finally:
+            for m, mode in zip(modules, now, strict=True):
+                m.training = mode
+
+    def _check(self, args: Any, kwargs: Any) -> None:
+        values = self._options.tileflow()
+        count = values.input_groups * values.device_iterations * (values.gradient_accumulation if self._training else 1)
+        for name, tensor in named_tensors(args, kwargs):
+            if tensor.requires_grad:
+                raise Error(f"An input tensor to an IPU model can not have requires_grad set to True, however {name} does: you can set "
+                            "requires_grad=True from within the model as an alternative, and return gradients as outputs to your model, if required.")
+            if (tensor.shape[0] if tensor.dim() else 1) % count:
+                raise InvalidOption(
+                    f"Invalid batch dimension: In the input {tensor.shape}, the batch dimension ({tensor.shape[0] if tensor.dim() else 1}) must be a "
+                    f"multiple of Options.deviceIterations({values.device_iterations}) * "
+                    f"(Options.replicationFactor({values.replication_factor}) / Options.inputReplicaGrouping.input_group_size("
+                    f"{values.input_group_size})) * Options.Training.gradientAccumulation({values.gradient_accumulation}) = {count} because it is "
+                    "used to calculate the batch size which will be executed on the device in any given iteration. For a full explanation see the "
+                    "batching semantics page of the documentation.")
+
+    def destroy(self) -> None:
+        """Give up what was compiled; the next call compiles anew, and the module may be wrapped again."""
+        if self._bridge is not None:
+            self._bridge.destroy()
+            self._bridge = None
+        self._is_attached = False
+        if self._training and self._user_model in _trained and _trained[self._user_model]() is self:
+            del _trained[self._user_model]
+
+    # ---- weights and optimizer
+
+    def _compiled(self) -> Any:
+        if not self.isCompiled():
+            raise Error(NO_EXECUTABLE)
+        return self._bridge
+
+    def copyWeightsToHost(self) -> None:
+        """Let the module have the weights of now; where it shares them, it has them already (Error: it is not compiled)."""
+        self._compiled().copy_weights_to_host()
+
+    def copyWeightsToHostIfNeeded(self) -> bool:
+        """As copyWeightsToHost; False, for the module has them."""
+        if self.isCompiled():
+            self._bridge.copy_weights_to_host()
+        return False
+
+    def copyWeightsToDevice(self) -> None:
+        """Let the compiled model have the module's weights of now (Error: it is not compiled)."""
+        self._compiled().copy_weights_to_device()
+
+    def copyNamedBuffersToDevice(self) -> None:
+        """As copyWeightsToDevice, which does it for buffers as well."""
+        self._compiled().copy_weights_to_device()
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's own, with the weights of now."""
+        self.copyWeightsToHostIfNeeded()
+        return self._user_model.state_dict(*args, **kwargs)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Any:
+        """Load the module's weights, for what is compiled as well."""
+        found = self._user_model.load_state_dict(state_dict, strict)
+        if self.isCompiled():
+            self._bridge.copy_weights_to_device()
+        return found
+
+    def setOptimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Go on with this optimizer, or with its attributes of now; to be called after each change of them, a scheduler's as well.
+
+        Raises:
+            Error: it is of another class, or something that was compiled in differs.
+        """
+        if not self._training:
+            raise Error("An inferenceModel has no optimizer.")
+        self._optimizer = optimizer
+        if self._bridge is not None:
+            with translated():
+                self._bridge.set_optimizer(optimizer)
+            self._attach_optimizer()
+
+    def _attach_optimizer(self) -> None:
+        """Let the reference's optimizers read their states here, and give those that they were loaded with."""
+        made = self._optimizer
+        if not isinstance(made, optim.Optimizer):
+            return
+        loaded = made.loaded_state()
+        if loaded is not None:
+            self._bridge.load_optimizer_state_dict({**loaded["ipu_state"], **(loaded["ipu_param"] or {})})
+        bridge = weakref.ref(self._bridge)
+
+        def read() -> Mapping[str, Any]:
+            found = bridge()
+            states = {} if found is None else {name: torch.as_tensor(x) for name, x in found.optimizer_state_dict().items()}
+            return {"ipu_state": {name: x for name, x in states.items() if x.dim()},
+                    "ipu_param": {name: x for name, x in states.items() if not x.dim()}}
+        made.attach(read)
+
+    # ---- looking at it
+
+    def getTensorNames(self) -> list[str]:
+        """Names of what `anchorTensor` may name (Error: it is not compiled)."""
+        graph = self._compiled().compiled.program.micro
+        return [v.name for v in (*graph.inputs, *(v for node in graph.nodes for v in node.outputs))]
+
+    def getAnchoredTensor(self, short_name: str) -> torch.Tensor:
+        """What an anchored tensor was in the last call. Beside tensors, layers and nodes, `Gradient___NAME` is the gradient of a parameter, and
+        `UpdatedVar___NAME` the parameter after the call (Error: it is not compiled, or has no such anchor)."""
+        bridge, anchors = self._compiled(), self._options.anchors
+        if short_name not in anchors:
+            raise Error(f"There is no anchored tensor {short_name!r}; opts.anchorTensor({short_name!r}, name) makes one before the model is wrapped.")
+        name = anchors[short_name]
+        if name.startswith(UPDATED):
+            weights = dict(self._user_model.named_parameters())
+            if name.removeprefix(UPDATED) not in weights:
+                raise Error(f"{name}: the model has no such parameter; there are {', '.join(weights)}.")
+            self.copyWeightsToHost()
+            return weights[name.removeprefix(UPDATED)].detach().clone()
+        with translated():
+            return torch.as_tensor(bridge.compiled.anchored(name))
+
+    def compilationTime(self) -> datetime.timedelta:
+        """How long the last compilation took (Error: it is not compiled)."""
+        if self._seconds is None:
+            raise Error("Please compile the model before obtaining compilation time.")
+        return datetime.timedelta(seconds=self._seconds)
+
+    def cycleCount(self) -> NoReturn:
+        """Always an Error: cycles are the simulated chip's."""
+        raise Error("Cycle count logging is only supported on actual IPU hardware. `tileflow compile MODEL --machine gc200` says the cycles of the "
+                    "simulated chip.")
+
+    def _note(self, begin: float, given: float, end: float) -> None:
+        for name, at in zip(COUNTERS, (0.0, given - begin, end - begin, end - begin), strict=True):
+            self._counters[name] = [[at]]
+
+    def getPerfCounters(self) -> dict[str, list[list[float]]]:
+        """When, in seconds from the begin of the last call, its inputs were taken (input), were there (input_complete), and its outputs were ready
+        (output) and given (output_complete): one entry for the call, none before the first."""
+        return {name: [list(times) for times in found] for name, found in self._counters.items()}
+
+    def _between(self, first: str, last: str) -> tuple[float, float, float]:
+        counters = self._counters
+        if not counters[first][0]:
+            return 0.0, 0.0, 0.0
+        took = counters[last][0][0] - counters[first][0][0]
+        return took, took, took
+
+    def getHostIpuLatency(self) -> tuple[float, float, float]:
+        """Seconds from taking inputs until they are there, in the last call: smallest, largest, mean."""
+        return self._between("input", "input_complete")
+
+    def getComputeLatency(self) -> tuple[float, float, float]:
+        """Seconds from there until outputs are ready."""
+        return self._between("input_complete", "output")
+
+    def getIpuHostLatency(self) -> tuple[float, float, float]:
+        """Seconds from there until they are given."""
+        return self._between("output", "output_complete")
+
+    def getLatency(self) -> tuple[float, float, float]:
+        """Seconds of the whole call."""
+        return self._between("input", "output_complete")
+
+    # ---- the device, which is always there
+
+    def isAttachedToDevice(self) -> bool:
+        """Whether it would run at once: after a call or `attachToDevice`, until `detachFromDevice`."""
+        return self._is_attached
+
+    def attachToDevice(self) -> None:
+        """Take it up again (Error: it is not compiled, or attached)."""
+        self._compiled()
+        if self._is_attached:
+            raise Error("Device is already attached")
+        self._is_attached = True
+
+    def detachFromDevice(self) -> None:
+        """Let it rest (Error: it is not compiled, or not attached); the next call takes it up."""
+        self._compiled()
+        if not self._is_attached:
+            raise Error("Device is not attached")
+        self._is_attached = False
+
+    # ---- what is not there
+
+    @not_there
+    def compileAndExport(self, filename: str, *args: Any, **kwargs: Any) -> NoReturn:
+        """Not there: compiled kernels are kept by themselves from run to run, torch.save(model.state_dict(), path) keeps weights, and
+        optimizer.state_dict() what the optimizer remembers."""
+        raise AssertionError
+
+    @not_there
+    def save(self, filename: str, export_model: bool = True, save_rng_state: bool = True) -> NoReturn:
+        """Not there: torch.save(model.state_dict(), path) keeps weights, optimizer.state_dict() what the optimizer remembers, and compiled kernels are
+        kept by themselves."""
+        raise AssertionError
+
+    @not_there
+    def loadExecutable(self, filename: str) -> NoReturn:
+        """Not there: a first call compiles with the kernels that were kept, and load_state_dict gives the weights."""
+        raise AssertionError
+
+    @property
+    def rng_state(self) -> list[int]:
+        """The seed, which is all: random numbers follow from it and from the number of the update. It is set by opts.randomSeed."""
+        return [self._options.tileflow().seed]
+
+
+COUNTERS = ("input", "input_complete", "output", "output_complete")
+"""What getPerfCounters counts."""
+
+
+class Weight:
+    """A parameter of a module that is to be trained, whose replicas may have different ones: `model.W.replicaGrouping(...)`. Else it is the parameter."""
+
+    def __init__(self, executor: PoplarExecutor, name: str, parameter: torch.nn.Parameter) -> None:
+        self._executor, self._name, self._parameter = executor, name, parameter
+
+    def replicaGrouping(self, comm_group_type: CommGroupType, shards: int, variable_retrieval_mode: VariableRetrievalMode) -> None:
+        """Give groups of replicas weights of their own: the parameter's first axis counts the groups.
+
+        Args:
+            comm_group_type: which replicas are a group. shards: how many. variable_retrieval_mode: OnePerGroup.
+
+        Raises:
+            Error: the parameter is a scalar, or its first axis is not the number of groups. InvalidOption: a value is wrong.
+        """
+        if self._parameter.dim() == 0:
+            raise Error("Scalars cannot be passed as per-replica weight tensor values")
+        kind, kept = word(CommGroupType(comm_group_type)), word(VariableRetrievalMode(variable_retrieval_mode))
+        self._executor._groups[self._name] = "no_grouping" if kind == "no_grouping" else f"{kind}:{shards}:{kept}"
+
+    replica_grouping = replicaGrouping
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self._parameter, name)
+
+    @classmethod
+    def __torch_function__(cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def plain(x: Any) -> Any:
+            return x._parameter if isinstance(x, Weight) else type(x)(map(plain, x)) if type(x) in (list, tuple) else x
+        return func(*map(plain, args), **{name: plain(x) for name, x in (kwargs or {}).items()})
+
+
+def named_tensors(args: Any, kwargs: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors among arguments, with what sentences call them."""
+    def within(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
+        if isinstance(value, torch.Tensor):
+            yield name, value
+        elif isinstance(value, Mapping):
+            for key, inner in value.items():
+                yield from within(f"{name}[{key!r}]", inner)
+        elif isinstance(value, (list, tuple)):
+            for i, inner in enumerate(value):
+                yield from within(f"{name}[{i}]", inner)
+    for i, value in enumerate(args):
+        yield from within(f"input {i}", value)
+    for name, value in kwargs.items():
+        yield from within(f"input {name}", value)
+
+
+def _refuse_backward(*args: Any, **kwargs: Any) -> NoReturn:
+    raise Error(NO_BACKWARD)
+
+
+def _no_backward(found: Any) -> Any:
+    """Outputs whose `backward` says that it is done already."""
+    for _, tensor in named_tensors((found,), {}):
+        tensor.backward = _refuse_backward                                          # type: ignore[assignment]
+    return found
+
+
+def _module_of(model: Any) -> torch.nn.Module:
+    found = model.model if isinstance(model, PoplarExecutor) else model
+    if not isinstance(found, torch.nn.Module):
+        raise Error(f"A model is a torch.nn.Module, or what trainingModel returned, not {type(found).__name__}.")
+    return found
+
+
+def trainingModel(model: torch.nn.Module | PoplarExecutor, options: Options | None = None,
+                  optimizer: torch.optim.Optimizer | None = None) -> PoplarExecutor:
+    """A module to train: called with inputs and labels it computes outputs and loss, and updates the module's weights.
+
+        model = poptorch.trainingModel(net, opts, poptorch.optim.AdamW(net.parameters(), lr=1e-3))
+        prediction, loss = model(x, labels)
+
+    Args:
+        options: frozen from here on. optimizer: PyTorch's, or poptorch.optim's; by default SGD with a rate of 0.01.
+
+    Raises:
+        RuntimeError: the module is wrapped already. Error: it is none.
+    """
+    module = _module_of(model)
+    before = _trained.get(module)
+    holder = None if before is None else before()
+    if holder is not None and holder is not model:
+        raise RuntimeError(WRAPPED)
+    return PoplarExecutor(module, options, True, optim.SGD(module.parameters(), lr=0.01) if optimizer is None else optimizer)
+
+
+def inferenceModel(model: torch.nn.Module | PoplarExecutor, options: Options | None = None) -> PoplarExecutor:
+    """A module to run: called with inputs it computes outputs, with the module's weights of the call.
+
+    Raises:
+        Error: it is no module, or the options accumulate gradients.
+    """
+    return PoplarExecutor(_module_of(model), options, False)
+
+
+@not_there
+def load(filename: str, edit_opts_fn: Callable[[Options], None] | None = None) -> NoReturn:
+    """Not there: make the model anew with trainingModel or inferenceModel, and give it weights by load_state_dict; kernels are kept by themselves."""
+    raise AssertionError

@@ -1,0 +1,296 @@
+"""Modules of PyTorch as models of ours: what is called in place of the module, its optimizer and its backward pass."""
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..options.options import Options, with_defaults
+from ..runtime.inference_model import InferenceModel
+from ..runtime.model import Model
+from ..runtime.training_model import TrainingModel
+from ..system.errors import OptionError, TileflowError
+from .annotations import Exporter
+from .calls import Form, Results, array_of, flattened, result_of
+from .homes import Homed
+from .optimizers import mapped
+from .source import TorchSource
+
+
+class Executor:
+    """A module that is called as ever and computed here. Its parameters and buffers are the module's own: views of one memory.
+
+    Called for training it does `device_iterations` weight updates and returns what `forward` returns, in the output mode. The first dimension of
+    every tensor is divided into micro-batches, as `tileflow.training_model` does it.
+
+    model: the module. options: those that hold, frozen.
+    """
+
+    def __init__(self, module: torch.nn.Module, options: Options, training: bool, optimizer: Any = None, exporter: Exporter | None = None) -> None:
+        self.model, self.options, self.training = module, options, training
+        self._optimizer, self._exporter = optimizer, exporter
+        self._parameters = [p.name for p in inspect.signature(module.forward).parameters.values()
+                            if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        self._homed: Homed | None = None
+        self._made: list[_Made] = []
+        self._current: _Made | None = None
+        self._modules = list(module.modules())
+        self._awaited: Mapping[str, Any] | None = None
+
+    # ---- calls
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run one call.
+
+        Args:
+            args, kwargs: those of `forward`. Tensors (and arrays) have the rows of the whole call; what is no tensor is compiled in.
+
+        Returns:
+            what `forward` returns, with tensors that have no gradient.
+
+        Raises:
+            UnsupportedError: the module cannot be exported, or what was exported computes something else than PyTorch.
+            ShapeError, TypeMismatchError, TrainingError: as `tileflow.training_model` has them.
+        """
+        made, tensors = self._ready(args, kwargs)
+        found = made.model(*[array_of(t) for t in tensors])
+        if self.training:
+            assert self._homed is not None
+            self._homed.home.written += 1
+        return made.nested(found if isinstance(found, tuple) else (found,))
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Export, check and compile for such arguments without running."""
+        self._ready(args, kwargs)
+
+    def is_compiled(self) -> bool:
+        """It was called, or `compile`d, since it was made or destroyed."""
+        return self._current is not None
+
+    def _ready(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[_Made, Sequence[torch.Tensor]]:
+        """What is compiled for these arguments and the modes of the module's parts, and the tensors among them."""
+        current, modes = self._current, tuple([m.training for m in self._modules])
+        tensors: Sequence[torch.Tensor] = args
+        if current is None or kwargs or not current.plain or len(args) != len(current.form.tensors) or not all(type(a) is torch.Tensor for a in args):
+            form, tensors = flattened(args, kwargs, self._parameters)
+            current = next((m for m in self._made if m.modes == modes and not m.form.differs(form)), None)
+        else:
+            form = current.form
+            current = current if current.modes == modes else next((m for m in self._made if m.modes == modes and not m.form.differs(form)), None)
+        if self._homed is not None and not self._homed.look():
+            self._forget()
+            current = None
+        if current is None:
+            current = self._make(form, modes)
+        self._current = current
+        current.source.example = tensors
+        if not current.model.is_compiled or self._awaited is not None:
+            self._compile(current, tensors)
+        return current, tensors
+
+    def _make(self, form: Form, modes: tuple[bool, ...]) -> _Made:
+        """A model for one form of calls, not compiled yet."""
+        if self._homed is None:
+            self._homed = Homed(self.model)
+        source = TorchSource(self.model, self.options, self._homed, self.training, self._exporter)
+        source.form = form
+        if self.training:
+            ours, source.trained = None, None
+            if self._optimizer is not None:
+                ours, source.trained = mapped(self._optimizer, self._trainable())
+            model: Model = TrainingModel(source, self.options, ours, "identity")
+        else:
+            model = InferenceModel(source, self.options)
+        model.anchors.names = self.options.anchored_tensors
+        made = _Made(model, source, form, modes)
+        self._made.append(made)
+        return made
+
+    def _compile(self, made: _Made, tensors: Sequence[torch.Tensor]) -> None:
+        made.model.compile(*[array_of(t) for t in tensors])
+        if self._awaited is not None and isinstance(made.model, TrainingModel):
+            made.model.load_optimizer_state_dict(self._awaited)
+            self._awaited = None
+
+    def _trainable(self) -> dict[int, str]:
+        """The names of the parameters that require gradients, by identity."""
+        assert self._homed is not None
+        own, names = {id(p) for p in self.model.parameters() if p.requires_grad}, self._homed.names()
+        return {key: name for key, name in names.items() if key in own}
+
+    def destroy(self) -> None:
+        """Forget what is compiled, so that the next call may have other shapes. Weights and what the optimizer remembers stay."""
+        self._forget()
+        self._current = None
+
+    def _forget(self) -> None:
+        for made in self._made:
+            made.model.destroy()
+        self._made, self._current = [], None
+        self._modules = list(self.model.modules())
+        if self._homed is not None:
+            self._homed.settle()
+
+    # ---- the optimizer
+
+    def set_optimizer(self, optimizer: Any) -> None:
+        """Update the weights with this optimizer's attributes from the next call on; a scheduler's step takes effect so. Nothing is compiled, and
+        moments go on.
+
+        Raises:
+            OptionError: it is of another class, or something that is compiled in differs.
+        """
+        if not self.training:
+            raise OptionError("An inference model has no optimizer.")
+        if self._homed is not None and self._made:
+            ours = mapped(optimizer, self._trainable()).optimizer
+            for made in self._made:
+                assert isinstance(made.model, TrainingModel)
+                made.model.set_optimizer(ours)
+        self._optimizer = optimizer
+
+    def optimizer_state_dict(self) -> dict[str, np.ndarray]:
+        """Copies of all that the optimizer remembers, by name (TileflowError before the model is compiled)."""
+        return self._trained_model().optimizer_state_dict()
+
+    def load_optimizer_state_dict(self, tensors: Mapping[str, Any]) -> None:
+        """Go on from what `optimizer_state_dict` gave; before the first call it is kept until then."""
+        if self._current is None:
+            self._awaited = {name: np.array(value) for name, value in tensors.items()}
+        else:
+            self._trained_model().load_optimizer_state_dict(tensors)
+
+    def _trained_model(self) -> TrainingModel:
+        model = self.compiled
+        if not isinstance(model, TrainingModel):
+            raise OptionError("An inference model has no optimizer.")
+        return model
+
+    @property
+    def compiled(self) -> Model:
+        """The model behind the last call: its program, plan and engine (TileflowError before the first)."""
+        if self._current is None:
+            raise TileflowError("The model has not been compiled yet; call it, or call compile() with example tensors.")
+        return self._current.model
+
+    @property
+    def exported_by(self) -> str:
+        """"torch.export" or "TorchScript" (TileflowError before the first call)."""
+        assert self.compiled
+        assert self._current is not None
+        assert self._current.source.made is not None
+        return self._current.source.made.by
+
+    # ---- weights and the module
+
+    def copy_weights_to_host(self) -> None:
+        """Let the module's tensors show the weights. It has an effect where their types differ only: else they are one memory."""
+        if self._homed is not None:
+            self._homed.to_host()
+
+    def copy_weights_to_device(self) -> None:
+        """Take over what the module's tensors hold. Edits are seen by themselves, but for those in place through `.data`."""
+        if self._homed is not None:
+            self._homed.to_device()
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """The module's."""
+        self.copy_weights_to_host()
+        found: dict[str, Any] = self.model.state_dict(*args, **kwargs)
+        return found
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """The module's; the next call has the new weights."""
+        self.copy_weights_to_host()
+        return self.model.load_state_dict(state_dict, strict=strict, assign=assign)
+
+    def parameters(self, recurse: bool = True) -> Iterator[torch.nn.Parameter]:
+        """The module's."""
+        self.copy_weights_to_host()
+        return self.model.parameters(recurse)
+
+    def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        """The module's."""
+        self.copy_weights_to_host()
+        return self.model.named_parameters(*args, **kwargs)
+
+    def train(self, mode: bool = True) -> Executor:
+        """Put the module in its mode for training: dropout drops, batches normalise themselves."""
+        self.model.train(mode)
+        return self
+
+    def eval(self) -> Executor:
+        """Put the module in its mode for inference."""
+        return self.train(False)
+
+    def __getattr__(self, name: str) -> Any:
+        """What the module has besides."""
+        if name.startswith("_") or name == "model":
+            raise AttributeError(name)
+        return getattr(self.model, name)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({'training' if self.training else 'inference'} of {type(self.model).__name__})"
+
+
+class _Made:
+    """A model for one form of calls and one set of modes. plain: the form is tensors one after the other."""
+
+    def __init__(self, model: Model, source: TorchSource, form: Form, modes: tuple[bool, ...]) -> None:
+        self.model, self.source, self.form, self.modes = model, source, form, modes
+        self.plain = not form.constants and form.spec == flattened(tuple(torch.zeros(()) for _ in form.tensors), {}, ())[0].spec
+        self._results: Results | None = None
+
+    def nested(self, arrays: Sequence[Any]) -> Any:
+        """Arrays of a call as `forward` returns them."""
+        made = self.source.made
+        assert made is not None
+        return made.results.nested([result_of(a) for a in arrays[:made.own]])
+
+
+def _chosen(options: Options | None) -> Options:
+    if options is not None and not isinstance(options, Options):
+        raise OptionError(f"options must be a tileflow.Options, got {type(options).__name__}.")
+    chosen = with_defaults(Options() if options is None else options.clone())
+    if options is not None:
+        options.freeze()                                  # what is changed now would have no effect on this model
+    return chosen
+
+
+def _module(module: Any) -> torch.nn.Module:
+    if not isinstance(module, torch.nn.Module):
+        raise OptionError(f"model must be a torch.nn.Module, not {type(module).__name__}.")
+    return module
+
+
+def training_model(module: torch.nn.Module, options: Options | None = None, optimizer: Any = None, *, exporter: Exporter | None = None) -> Executor:
+    """A module to train: call it as the module on the rows of whole updates; forward, backward and the optimizer's step happen here.
+
+        net = Net()                                             # forward(x, labels) returns (prediction, loss)
+        model = tileflow.torch.training_model(net, optimizer=torch.optim.AdamW(net.parameters(), lr=1e-3))
+        prediction, loss = model(x, labels)
+
+    The module returns what is minimised: the only tensor of one number, or what `identity_loss` marks. It is exported and compared with PyTorch at
+    the first call; parameters and buffers are then views of the memory that is trained.
+
+    Args:
+        options: as for `tileflow.training_model`, frozen from now on.
+        optimizer: of torch.optim (SGD, Adam, AdamW, RMSprop) or of tileflow.optim; by default what options say.
+        exporter: "torch.export" or "TorchScript", where one of them must do it.
+    """
+    return Executor(_module(module), _chosen(options), True, optimizer, exporter)
+
+
+def inference_model(module: torch.nn.Module | Executor, options: Options | None = None, *, exporter: Exporter | None = None) -> Executor:
+    """A module to run, on the weights that the module has: those that an executor trains, without a copy.
+
+    Args:
+        module: the module, or an executor that trains it. It runs in its mode: call `module.eval()` where dropout is not to drop.
+    """
+    chosen = _chosen(options)
+    if not chosen.given("gradient_accumulation", files=False):
+        chosen.gradient_accumulation = 1
+    return Executor(_module(module.model if isinstance(module, Executor) else module), chosen, False, None, exporter)

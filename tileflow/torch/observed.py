@@ -1,0 +1,62 @@
+"""One call of a module by PyTorch itself, after which it is as before: what it returned, which buffers it wrote, what it drew."""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..system.errors import UnsupportedError
+from .calls import Form, Results
+from .tracing import Watching, WithoutDraws, put_back, same
+
+
+@dataclass(frozen=True)
+class Observed:
+    """returned: tensors that `forward` returned, each once, then losses that it did not. written: what it made of buffers, by name.
+
+    results: how the first are nested. own: how many these are. losses: the places among the tensors of what functions that are losses gave.
+    drew: numbers would have been drawn, and were not.
+    """
+
+    results: Results
+    returned: tuple[torch.Tensor, ...]
+    own: int
+    losses: tuple[int, ...]
+    written: Mapping[str, torch.Tensor]
+    drew: bool
+
+
+def returned_by(call: Callable[[], Any], training: bool) -> tuple[Results, list[torch.Tensor], int, tuple[int, ...]]:
+    """A call's results and tensors, losses that were not returned after them; how many are its own; the places of losses among them."""
+    watching = Watching()
+    with watching:
+        returned = call()
+    results, tensors = Results.of(returned)
+    own = len(tensors)
+    if training and not any(t.dim() == 0 and t.is_floating_point() for t in tensors):
+        tensors += [loss for loss in watching.losses if loss.dim() == 0 and not any(loss is t for t in tensors)]
+    return results, tensors, own, tuple(i for i, t in enumerate(tensors) if any(t is loss for loss in watching.losses))
+
+
+def observe(module: torch.nn.Module, form: Form, tensors: Sequence[torch.Tensor], training: bool) -> Observed:
+    """Call the module, without gradients and draws, on tensors of its own.
+
+    Raises:
+        UnsupportedError: it writes its parameters.
+    """
+    parameters = [(name, p, p._version) for name, p in module.named_parameters()]
+    before = {name: b.detach().clone() for name, b in module.named_buffers()}
+    args, kwargs = form.nested([t.clone() for t in tensors])
+    with put_back(module):
+        with torch.no_grad(), WithoutDraws() as draws:
+            results, returned, own, losses = returned_by(lambda: module(*args, **kwargs), training)
+        after = dict(module.named_buffers())
+        written = {name: after[name].detach().clone() for name, b in before.items() if name in after and not same(after[name], b)}
+        kept = tuple(t.detach().clone() for t in returned)
+    for name, p, version in parameters:
+        if p._version != version:
+            raise UnsupportedError(f"{type(module).__name__}.forward() writes the parameter {name!r}, and the optimizer does; let it be a buffer "
+                                   "(register_buffer), or compute with the new value under another name.")
+    return Observed(results, kept, own, losses, written, draws.drew)

@@ -1,0 +1,146 @@
+"""A module's `forward` while it is looked at: what it is put back to, what it draws, what exporters would drop without a word."""
+from __future__ import annotations
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .annotations import Asked, exporting
+
+LOSSES: frozenset[Any] = frozenset({
+    F.binary_cross_entropy, F.binary_cross_entropy_with_logits, F.cosine_embedding_loss, F.cross_entropy, F.ctc_loss, F.gaussian_nll_loss,
+    F.hinge_embedding_loss, F.huber_loss, F.kl_div, F.l1_loss, F.margin_ranking_loss, F.mse_loss, F.multi_margin_loss, F.multilabel_margin_loss,
+    F.multilabel_soft_margin_loss, F.nll_loss, F.poisson_nll_loss, F.smooth_l1_loss, F.soft_margin_loss, F.triplet_margin_loss})
+"""Functions that give losses: what they give is minimised where a module marks nothing and returns no number."""
+
+
+class Watching(TorchFunctionMode):
+    """Sees every function that `forward` calls. Where an export is under way it says what exporters drop: gradients that end (`detach`,
+    `torch.no_grad`), label smoothing, which is computed from what they know.
+
+    losses: what functions that are losses gave.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.losses: list[torch.Tensor] = []
+        self._with_gradients = torch.is_grad_enabled()
+
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        kwargs = kwargs or {}
+        export = exporting()
+        if export is not None and func is F.cross_entropy and (spread := _smoothed(*args, **kwargs)) is not None:
+            result: Any = spread
+        else:
+            result = func(*args, **kwargs)
+        if func in LOSSES and isinstance(result, torch.Tensor):
+            self.losses.append(result)
+        ends = func is torch.Tensor.detach or func is torch.detach or (self._with_gradients and not torch.is_grad_enabled())
+        if export is not None and ends and isinstance(result, torch.Tensor) and result.is_floating_point() and not any(result is a for a in args):
+            return export.mark(result, Asked(detached=True))
+        return result
+
+
+def _smoothed(input: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None = None, size_average: Any = None, ignore_index: int = -100,
+              reduce: Any = None, reduction: str = "mean", label_smoothing: float = 0.0) -> torch.Tensor | None:
+    """A cross entropy of class numbers with label smoothing, in functions that exporters keep; None where there is none of that kind."""
+    if not label_smoothing or weight is not None or target.is_floating_point() or size_average is not None or reduce is not None:
+        return None
+    scores = F.log_softmax(input, 1)
+    counted = (target != ignore_index).to(scores.dtype)
+    plain = F.nll_loss(scores, target, ignore_index=ignore_index, reduction="none")
+    each = plain * (1 - label_smoothing) - scores.mean(1) * counted * label_smoothing
+    if reduction == "none":
+        return each
+    return each.sum() / counted.sum() if reduction == "mean" else each.sum()
+
+
+class WithoutDraws(TorchDispatchMode):
+    """Nothing is drawn: dropout keeps all, normal numbers are their mean, uniform ones the middle. drew: whether something would have been."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drew = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        kwargs = kwargs or {}
+        instead = INSTEAD.get(func)
+        if instead is None:
+            return func(*args, **kwargs)
+        self.drew = True
+        return instead(func, *args, **kwargs)
+
+
+def _kept(func: Any, x: torch.Tensor, *_: Any, **__: Any) -> Any:
+    return x.clone(), torch.ones_like(x, dtype=torch.bool)
+
+
+def _filled(number: Callable[..., float]) -> Callable[..., torch.Tensor]:
+    """In place: all elements are what `number` makes of the arguments."""
+    return lambda func, x, *args, generator=None, **kwargs: x.fill_(number(*args, **kwargs))
+
+
+def _made(number: float) -> Callable[..., torch.Tensor]:
+    """Anew: as the function makes it, but for the elements."""
+    return lambda func, *args, **kwargs: func(*args, **kwargs).fill_(number)
+
+
+_A = torch.ops.aten
+INSTEAD: dict[Any, Callable[..., Any]] = {
+    _A.native_dropout.default: _kept,
+    _A.bernoulli_.float: _filled(lambda p=0.5: p),
+    _A.normal_.default: _filled(lambda mean=0.0, std=1.0: mean),
+    _A.uniform_.default: _filled(lambda low=0.0, high=1.0: (low + high) / 2),
+    _A.randn.default: _made(0.0), _A.randn_like.default: _made(0.0), _A.rand.default: _made(0.5), _A.rand_like.default: _made(0.5),
+}
+
+
+@contextlib.contextmanager
+def put_back(module: torch.nn.Module) -> Iterator[None]:
+    """Whatever happens within, the module is afterwards as it was: buffers, plain attributes and their elements, the state of random numbers."""
+    held = [(m, dict(m._buffers), dict(m.__dict__)) for m in module.modules()]
+    moved = [*module.buffers(), *(t for m in module.modules() for t in m.__dict__.values() if isinstance(t, torch.Tensor))]
+    elements = [(b, b.detach().clone()) for b in moved]
+    drawn = torch.get_rng_state()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(drawn)
+        for m, buffers, attributes in held:
+            m.__dict__.clear()
+            m.__dict__.update(attributes)
+            m._buffers.clear()
+            m._buffers.update(buffers)
+        with torch.no_grad():
+            for b, before in elements:
+                if not same(b, before):
+                    b.copy_(before)
+
+
+def same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Two tensors have the same elements. (Batch normalisation writes buffers without changing their `_version`.)"""
+    return one.shape == other.shape and bool(((one == other) | ((one != one) & (other != other))).all())
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Exporters tell developers of exporters much that users of modules need not know; what goes wrong is an exception."""
+    logger = logging.getLogger("torch.onnx")
+    before, script = logger.level, logging.getLogger("onnxscript")
+    script_before = script.level
+    logger.setLevel(logging.CRITICAL)
+    script.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(before)
+        script.setLevel(script_before)
