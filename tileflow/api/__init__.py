@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from .exporting import save_onnx
     from .gradients import grad, gradient_model
     from .inference import infer
-    from .measure import agreement, measure
+    from .measuring import agreement, measure
     from .models import inference_model, load, training_model
     from .result import TrainResult
     from .simulation import compile, tune_available_memory
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from .training import train
 
 _LAZY = {
-    "TrainResult": "result", "agreement": "measure", "compile": "simulation", "explore": "exploration",
+    "TrainResult": "result", "agreement": "measuring", "compile": "simulation", "explore": "exploration",
     "grad": "gradients", "gradient_model": "gradients", "infer": "inference", "inference_model": "models",
-    "load": "models", "load_state": "states", "measure": "measure", "save_onnx": "exporting", "save_state": "states",
+    "load": "models", "load_state": "states", "measure": "measuring", "save_onnx": "exporting", "save_state": "states",
     "train": "training", "training_model": "models", "tune_available_memory": "simulation",
 }
 """Where each verb lives: a model that an earlier start has compiled is called without what the others stand on."""

@@ -140,7 +140,7 @@ def _cache(found: Examination) -> None:
     found.facts.append(("kernel cache", f"{root}, {budget.size(size)} in {files} files"
                         + (f", {len(others)} folders of other versions" if others else "") + f"; clear it by deleting {root}"))
     images = [path.stat().st_size for path in store.kept()]
-    found.facts.append(("images of programs", f"{len(images)} of {current.name}, {budget.size(sum(images))} of at most "
+    found.facts.append(("images and notes of programs", f"{len(images)} of {current.name}, {budget.size(sum(images))} of at most "
                         f"{budget.size(store.ROOM)}"))
     if hurt := cache.damaged():
         found.facts.append(("damaged kernels", f"{len(hurt)} of {current.name}, deleted and compiled anew when they are needed next"))

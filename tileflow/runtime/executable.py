@@ -34,6 +34,7 @@ def kept_engine(program: str, session: Session, initial: Mapping[str, np.ndarray
                 final: frozenset[str]) -> Engine | None:
     """An engine for an Image that an earlier start has kept of a program with this digest, whose kernels are in the
     cache; None where there is none that would run as it is. Arguments and errors are those of `make_engine`."""
+    check_environment()
     if not keeps(host):
         return None
     image = store.load(image_key(program, pool.start_threads(host.threads), host.matmul_precision, final))

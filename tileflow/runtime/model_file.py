@@ -41,6 +41,8 @@ class ModelFile:
         """
         self.path = Path(path)
         self._content = _content(self.path)
+        self.digest = hashlib.sha256(self._content or b"").hexdigest()
+        """Of the file's own content."""
         noted = None if self._content is None else notes.load(self._key)
         if noted is not None and not all((self.path.parent / file).is_file() for file in noted["external"]):
             noted = None                                    # there is a sentence for that
@@ -57,7 +59,7 @@ class ModelFile:
 
     def note(self) -> None:
         """Let later starts know of it, now that its parameters were found to be told apart, too."""
-        if self._content is not None and not self.known:
+        if not self.known:
             self.known = True
             notes.save(self._key, {"inputs": self.inputs, "plain": self.plain, "external": self._external})
 
@@ -66,12 +68,9 @@ class ModelFile:
         """The model."""
         from ..importers.onnx import load_model
         from ..importers.onnx.load import parse_model
-        return load_model(self.path) if self._content is None else parse_model(self._content, self.path)
-
-    @cached_property
-    def digest(self) -> str:
-        """Of the file's own content."""
-        return hashlib.sha256(b"" if self._content is None else self._content).hexdigest()
+        made = load_model(self.path) if self._content is None else parse_model(self._content, self.path)
+        self._content = None                                # the model has all of it
+        return made
 
     @property
     def _key(self) -> str:
@@ -85,8 +84,12 @@ class ModelFile:
         return os.path.realpath(self.path), self.digest, *((s.st_ino, s.st_size, s.st_mtime_ns) for s in external)
 
     def contents(self) -> tuple[bytes, ...] | None:
-        """The bytes of the file, and of each file of external data; None where one of them cannot be read."""
-        found = [self._content, *(_content(self.path.parent / name) for name in self._external)]
+        """The bytes of the file, and of each file of external data; None where one of them cannot be read, or the file
+        is another by now."""
+        own = self._content or _content(self.path)
+        if own is None or hashlib.sha256(own).hexdigest() != self.digest:
+            return None
+        found = [own, *(_content(self.path.parent / name) for name in self._external)]
         whole = tuple(part for part in found if part is not None)
         return whole if len(whole) == len(found) else None
 
