@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ..feed.items import Collate
 from ..importers.onnx import UnsupportedNodesError
 from ..loss import AS_CHOSEN, Build, choose
@@ -137,7 +139,7 @@ def _train(run: _Run) -> TrainResult:
     if given.test is None and (run.metrics or (chosen.metrics and chosen.given("metrics", files=False))):
         raise OptionError(f"Option metrics is about test data, and data {given.train.name} have none; give test_data, or keep some of the rows "
                           "with validation_split.")
-    sets = _fitted(source, given, task, callbacks)
+    sets = _few(_fitted(source, given, task, callbacks), chosen)
     with run_folder(chosen.out, chosen.resume, callbacks.say) as folder:
         trainer = _trainer(source, chosen, task, sets, run.optimizer, folder, callbacks)
         written = folder / "model.onnx"
@@ -258,11 +260,25 @@ def _fitted(source: Source, given: _Given, task: _Task, callbacks: Callbacks) ->
     return _Sets(train_set, test, found)
 
 
+def _few(sets: _Sets, options: Options) -> _Sets:
+    """The data of a run that is to learn a few rows by heart, or to do every kind of step once."""
+    if options.overfit is not None:
+        if sets.train.is_open or sets.train.whole:
+            raise OptionError(f"Option overfit takes the first rows of data with rows, which {one_line(sets.train.name)} do not have.")
+        few = sets.train.part(np.arange(min(options.overfit, len(sets.train))))
+        return sets._replace(train=few, test=few)
+    if options.fast_dev_run and sets.test is not None and not sets.test.is_open:
+        return sets._replace(test=sets.test.part(np.arange(min(options.micro_batch_size, len(sets.test)))))
+    return sets
+
+
 def _trainer(source: Source, options: Options, task: _Task, sets: _Sets, optimizer: Optimizer | None, folder: Path,
              callbacks: Callbacks) -> Trainer:
     """The loop with its model."""
     loop_options = options.clone()
     loop_options.output_mode, loop_options.input_group_size, loop_options.on_new_shape = "all", 1, "compile"
+    if options.overfit is not None:
+        loop_options.drop_last = False
     choice = task.fit.choice
     if sets.train.whole:
         _check_whole(options)

@@ -35,5 +35,4 @@ def from_options(options: Options, tested: bool, onnx: bool) -> list[Callback]:
     for name in options.log:
         if name not in LOGGERS:
             raise OptionError(f"Option log must name loggers ({', '.join(LOGGERS)}), not {name!r}.")
-    makers = LOGGERS.makers(__package__ or "") if options.log else {}
-    return found + [makers[name]() for name in options.log]
+    return found + [LOGGERS.maker(name, __package__ or "")() for name in options.log]

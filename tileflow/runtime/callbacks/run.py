@@ -2,10 +2,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -68,6 +68,10 @@ class TrainingRun:
     """What is asked for and not done yet."""
     chosen_rates: dict[str, float] = field(default_factory=dict)
     """Learning rates that were set on the way, by what updates call them."""
+    tensors: Sequence[Any] = ()
+    """The figures of gradients and weights that were measured last (`report.statistics.Tensor`)."""
+    example: Callable[[int], np.ndarray] = lambda rows: np.zeros(0)
+    """The first rows, so many, of the training data's first input."""
     at: object = None
     """The callback whose hook runs."""
 
