@@ -50,7 +50,8 @@ class Own(Callback):
 def every_callback() -> list[Callback]:
     return [Own(), ReduceLROnPlateau("val_loss", patience=1, factor=0.5, min_delta=0.01),
             EarlyStopping("loss", patience=30, restore_best_weights=True), ModelCheckpoint("val_f1_macro", save_top_k=2, onnx=True),
-            ModelCheckpoint(save_top_k=-1, every_n_updates=7, filename="u{updates}"), CSVLogger("other.csv", separator=";"), JSONLogger("other.jsonl")]
+            ModelCheckpoint(save_top_k=-1, every_n_updates=7, filename="u{updates}"), CSVLogger("other.csv", separator=";"),
+            JSONLogger("other.jsonl")]
 
 
 def train(model: Path, folder: Path, resume: bool | str = True) -> Any:
@@ -76,7 +77,7 @@ def left(folder: Path) -> dict[str, Any]:
                 metrics["options"].pop(name, None)
             found[path.name] = metrics
         elif path.name not in (FAILED, "run.toml", "report.html", LOCK) and path.is_file():
-            found[path.name] = path.read_bytes()
+            found[path.name] = path.read_bytes().replace(f"weights of {folder.name}".encode(), b"weights of run")
     return found
 
 

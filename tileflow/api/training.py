@@ -25,6 +25,7 @@ from ..runtime.callbacks.plateaus import PlateauSchedules
 from ..runtime.callbacks.progress import ProgressBar
 from ..runtime.callbacks.reporter import Reports
 from ..runtime.callbacks.several import Callbacks
+from ..runtime.callbacks.statistics import StatisticsLog
 from ..runtime.data import DataLoader, Dataset, check_given, open_data, open_more
 from ..runtime.labels import Fit, is_hard, look, numbered_as, types_of
 from ..runtime.preprocessing import Preprocessing
@@ -286,7 +287,8 @@ def _trainer(source: Source, options: Options, task: _Task, sets: _Sets, optimiz
     training = TrainingModel(source, loop_options, optimizer, choice.loss, callbacks.compiling)
     if sets.train.whole:
         training.rows.fixed = False                 # calls are fed as they are, whatever micro_batch_size says
-    callbacks.add(PlateauSchedules(training.optimizer), *from_options(options, sets.test is not None, isinstance(source, OnnxSource)),
+    callbacks.add(PlateauSchedules(training.optimizer), *([] if options.statistics is None else [StatisticsLog(options.statistics)]), first=True)
+    callbacks.add(*from_options(options, sets.test is not None, isinstance(source, OnnxSource)),
                   MetricsFile(choice.reason, loop_options))
     trainer = Trainer(training, sets.train, sets.test, folder, callbacks)
     _say_left_out(trainer.loader, callbacks)

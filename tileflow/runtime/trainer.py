@@ -268,6 +268,7 @@ class Trainer:
         if anew:
             self._note(figures)
         run = self.run_handle
+        run.updates_in_epoch = 0
         logs = self._logs(record)
         run.metrics.update(logs)
         self._moment(*([("on_evaluate_end", (self._tested(),))] if anew else []), ("on_epoch_end", (epoch, logs)))
