@@ -42,6 +42,7 @@ from ..system.text import one_line
 from .heard import Heard
 from .inference import measured, preprocessing_of, report_foreign
 from .models import Modelish, by_name, chosen_optimizer, chosen_options, source_of
+from .page import write_page
 from .result import TrainResult, micro_batch_of
 
 FEW = 20
@@ -163,6 +164,7 @@ def _train(run: _Run) -> TrainResult:
         if result.model_path is not None:
             remove_link(written)
             result.save_onnx(written)
+        write_page(trainer, result.history, chosen, task.fit.classes, task.fit.choice.reason)
         return result
 
 

@@ -566,6 +566,11 @@ class Trainer:
             if self._is_over and not self._is_due:
                 self.callbacks.say("There is nothing left to train; ask for more with epochs, or change what ended the run.")
 
+    @property
+    def data_digest(self) -> str:
+        """SHA-256 of the training data."""
+        return str(self._fingerprint["data"])
+
     @cached_property
     def _fingerprint(self) -> dict[str, Any]:
         return fingerprint(self.model, self.train, self.options)
