@@ -57,15 +57,16 @@ def write_page(trainer: Trainer, history: History, options: Options, classes: tu
     page = RunPage(
         title=f"Run {one_line(trainer.folder.name)}", history=_lists(history),
         said=f"{len(history['epoch'])} epochs, {run.updates:,} updates; {ended}. tileflow {VERSION}, {time.strftime('%Y-%m-%d %H:%M')}",
-        losses=_losses(trainer.folder / JSON_LOG), rates=Line("learning rate", updates, trainer.rates), facts=_facts(trainer, history, reason),
-        settings={n: mine for n, (_, mine) in Options().diff(options).items()}, classes=names,
+        losses=_losses(trainer.folder / JSON_LOG), rates=Line("learning rate", updates, trainer.rates), facts=_facts(trainer, history),
+        settings={"minimised": f"{trainer.model.loss_name}: {reason}", "data (SHA-256)": trainer.data_digest,
+                  **{name: own for name, (_, own) in Options().diff(options).items()}}, classes=names,
         confusion=None if findings is None else findings.confusion,
         worst=[] if findings is None else [_example(row, names, trainer.evaluator) for row in findings.worst])
     atomic_write_bytes(path, render(page).encode(errors="replace"), follow=False)
     return path
 
 
-def _facts(trainer: Trainer, history: History, reason: str) -> dict[str, str]:
+def _facts(trainer: Trainer, history: History) -> dict[str, str]:
     """What stands at the top."""
     found = {}
     for name in ("loss", "test_loss"):
@@ -75,8 +76,7 @@ def _facts(trainer: Trainer, history: History, reason: str) -> dict[str, str]:
         if len(column := history[name]) and math.isfinite(column[-1]):
             found[name.replace("_", " ")] = f"{column[-1]:.2%}"
     seconds = sum(e.seconds for e in trainer.history)
-    return found | {"training": f"{seconds:.1f} s", "minimised": f"{trainer.model.loss_name} ({reason})", "rows": f"{len(trainer.train):,}",
-                    "data (SHA-256)": trainer.data_digest[:16]}
+    return found | {"training": f"{seconds:.1f} s", "rows": f"{len(trainer.train):,}"}
 
 
 def _losses(log: Path) -> Line:

@@ -144,4 +144,5 @@ def _worst(page: RunPage, room: int) -> str:
 def _settings(page: RunPage) -> str:
     rows = "".join(f'<tr><td class="l">{_text(name)}</td><td class="value">{_text(value)}</td></tr>'
                    for name, value in list(page.settings.items())[:SETTINGS])
-    return _section("Settings", f'<div class="scroll"><table><tbody>{rows}</tbody></table></div>' if rows else "", "What is not the default.")
+    return _section("Settings", f'<div class="scroll"><table><tbody>{rows}</tbody></table></div>' if rows else "",
+                    "What was minimised and on which data, and what is not the default.")
