@@ -18,6 +18,7 @@ from ..metrics.named import Function
 from ..optim import Optimizer
 from ..options.options import MEASURED_TWICE, Options
 from ..runtime import synthetic
+from ..runtime.callbacks.average import AveragedWeights
 from ..runtime.callbacks.base import Callback
 from ..runtime.callbacks.choose import from_options
 from ..runtime.callbacks.metrics_file import MetricsFile
@@ -289,7 +290,9 @@ def _trainer(source: Source, options: Options, task: _Task, sets: _Sets, optimiz
     training = TrainingModel(source, loop_options, optimizer, choice.loss, callbacks.compiling)
     if sets.train.whole:
         training.rows.fixed = False                 # calls are fed as they are, whatever micro_batch_size says
-    callbacks.add(PlateauSchedules(training.optimizer), *([] if options.statistics is None else [StatisticsLog(options.statistics)]), first=True)
+    own = [PlateauSchedules(training.optimizer), *([] if training.optimizer.average is None else [AveragedWeights()]),
+           *([] if options.statistics is None else [StatisticsLog(options.statistics)])]
+    callbacks.add(*own, first=True)
     callbacks.add(*from_options(options, sets.test is not None, isinstance(source, OnnxSource)),
                   MetricsFile(choice.reason, loop_options))
     trainer = Trainer(training, sets.train, sets.test, folder, callbacks)

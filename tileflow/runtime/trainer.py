@@ -24,6 +24,7 @@ from ..options.options import Options
 from ..system.errors import CheckpointError, DataError, Interrupted, OptionError, TileflowError, TrainingError, WeightsLostError
 from ..system.files import require_space
 from ..system.text import one_line
+from .averages import averaged
 from .callbacks.logs import Logs
 from .callbacks.run import Request, TrainingRun, kept_name
 from .callbacks.several import Callbacks
@@ -299,7 +300,8 @@ class Trainer:
     def _measured(self) -> dict[str, float | None] | None:
         """The figures of the test data; None where a signal came meanwhile."""
         assert self.test is not None
-        figures = self.evaluator.measure(self.test)
+        with averaged(self.session):
+            figures = self.evaluator.measure(self.test)
         return None if self._stop.is_set() else figures
 
     def _note(self, figures: Mapping[str, float | None] | None) -> None:
@@ -366,7 +368,8 @@ class Trainer:
         if onnx and name:
             if self.write_model is None:
                 raise OptionError("The model of this run is no ONNX file; keep checkpoints without onnx, and write it with result.save_onnx.")
-            self.write_model(paths[1])
+            with averaged(self.session):
+                self.write_model(paths[1])
 
     def _tell_lengths(self, batch: tuple[np.ndarray, ...]) -> None:
         """A word, once, where a batch has another length than the first row."""

@@ -12,6 +12,7 @@ import numpy as np
 from ...optim import remembered
 from ...options.options import Options
 from ...system.errors import OptionError
+from ..averages import averages
 from ..history import Epoch
 from .logs import Logs
 
@@ -125,9 +126,9 @@ class TrainingRun:
                 self.chosen_rates[role] = new
 
     def state_dict(self) -> dict[str, np.ndarray]:
-        """Copies of the weights and buffers by name."""
-        copies: dict[str, np.ndarray] = self.model.source.session.snapshot("parameter", "buffer")
-        return copies
+        """Copies of the weights and buffers by name; averages in place of weights, where the optimizer keeps some."""
+        session = self.model.source.session
+        return {**session.snapshot("parameter", "buffer"), **averages(session)}
 
     def load_state_dict(self, tensors: dict[str, np.ndarray]) -> None:
         """Go on with other weights."""
