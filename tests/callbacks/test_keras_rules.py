@@ -58,7 +58,7 @@ def run(folder: Path, values: Sequence[float], *callbacks: Callback, **options: 
 
 @pytest.mark.parametrize("patience", [0, 1, 2, 3])
 def test_keras_patience(patience: int, tmp_path: Path) -> None:
-    """keras/src/callbacks/early_stopping_test.py, test_early_stopping_patience"""
+    """Keras, test_early_stopping_patience"""
     stopper = EarlyStopping("val_scripted", mode="min", patience=patience)
     result = run(tmp_path, [10.0, 9.0, 8.0, 9.0, 8.9, 8.8, 8.7, 8.6, 8.5], stopper)
     assert stopper.stopped_epoch == max(patience, 1) + 2
@@ -68,7 +68,7 @@ def test_keras_patience(patience: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("values", "patience", "epoch"), [([6, 5, 5, 5, 5, 5], 3, 4), ([6, 5, 4, 4, 3, 3], 1, 3), ([6, 5, 6, 5, 5, 5], 3, 4)])
 def test_lightnings_patience(values: list[float], patience: int, epoch: int, tmp_path: Path) -> None:
-    """tests_pytorch/callbacks/test_early_stopping.py, test_early_stopping_patience"""
+    """Lightning, test_early_stopping_patience"""
     stopper = EarlyStopping("val_scripted", mode="min", patience=patience)
     run(tmp_path, values, stopper)
     assert stopper.stopped_epoch == epoch
@@ -90,7 +90,7 @@ class Stops(Callback):
     ([0.3, 0.2, 0.1], dict(patience=2), [], 3, 2),
 ], ids=["patience", "baseline", "another stops", "best last"])
 def test_keras_best_weights(values: list[float], more: dict[str, Any], others: list[Callback], epochs: int, best: int, tmp_path: Path) -> None:
-    """early_stopping_test.py, test_early_stopping_final_weights_when_restoring_model_weights; the run's checkpoint keeps the last ones, and the
+    """Keras, test_early_stopping_final_weights_when_restoring_model_weights; the run's checkpoint keeps the last ones, and the
     model's file has the best."""
     seen = Weights()
     result = run(tmp_path, values, seen, EarlyStopping("val_scripted", mode="min", restore_best_weights=True, **more), *others)
@@ -104,21 +104,21 @@ def test_keras_best_weights(values: list[float], more: dict[str, Any], others: l
     ("max", "val_mae", False), ("min", "val_loss", True), ("auto", "val_mae", True), ("auto", "loss", True), ("auto", "accuracy", False),
     ("auto", "val_accuracy", False), ("auto", "val_f1", False), ("auto", "test_top5", False), ("auto", "val_r2", False), ("auto", "val_rmse", True)])
 def test_which_way_is_better(mode: str, monitor: str, least: bool) -> None:
-    """early_stopping_test.py, test_early_stopping, with the metrics that we have"""
+    """Keras, test_early_stopping, with the metrics that we have"""
     assert EarlyStopping(monitor, mode).least == least
     with pytest.raises(OptionError, match="whether unknown is best when least or when greatest is not known"):
         EarlyStopping("unknown", mode if mode == "auto" else "auto")
 
 
 def test_epochs_that_do_not_count(tmp_path: Path) -> None:
-    """early_stopping_test.py, test_early_stopping_with_start_from_epoch: more exactly than there"""
+    """Keras, test_early_stopping_with_start_from_epoch: more exactly than there"""
     for patience, epochs in ((3, 2 + 1 + 3), (0, 2 + 1 + 1)):
         stopper = EarlyStopping("val_scripted", mode="min", patience=patience, start_from_epoch=2)
         assert len(run(tmp_path / str(patience), [1.0] * 20, stopper).epochs) == epochs
 
 
 def test_it_is_used_again(tmp_path: Path) -> None:
-    """early_stopping_test.py, test_early_stopping_reuse: another run begins anew"""
+    """Keras, test_early_stopping_reuse: another run begins anew"""
     stopper = EarlyStopping("val_scripted", mode="min", patience=3)
     for i in range(2):
         assert len(run(tmp_path / str(i), [1.0 + i, *[2.0 + i] * 10], stopper).epochs) == 4
@@ -130,13 +130,13 @@ def test_it_is_used_again(tmp_path: Path) -> None:
     (dict(patience=1, factor=0.1, min_delta=100), 2, 0.01), (dict(patience=1, factor=0.1, min_delta=10, min_lr=0.005), 4, 0.005),
     (dict(patience=1, factor=0.1, min_delta=100, cooldown=2), 4, 0.001)], ids=["reduces", "min_lr", "cooldown"])
 def test_keras_reductions(more: dict[str, Any], epochs: int, rate: float, tmp_path: Path) -> None:
-    """reduce_lr_on_plateau_test.py: test_reduces_lr_with_model_fit, test_honors_min_lr, test_cooldown"""
+    """Keras, test_reduces_lr_with_model_fit, test_honors_min_lr, test_cooldown"""
     result = run(tmp_path, [1.0] * epochs, ReduceLROnPlateau("val_loss", **more))
     assert result.model.optimizer.values(0)["lr"] == pytest.approx(rate)
 
 
 def test_a_schedule_sets_the_rate_alone(tmp_path: Path) -> None:
-    """reduce_lr_on_plateau_test.py, test_throws_when_optimizer_has_schedule"""
+    """Keras, test_throws_when_optimizer_has_schedule"""
     with pytest.raises(OptionError, match="The learning rate follows the schedule linear"):
         run(tmp_path, [1.0] * 3, ReduceLROnPlateau("val_loss", patience=1, min_delta=100), schedule="linear")
 
@@ -187,7 +187,7 @@ LOSSES = [10, 9, 2.8, 5, 2.5]
 
 @pytest.mark.parametrize(("top", "epochs"), [(-1, [0, 1, 2, 3, 4]), (1, [4]), (2, [2, 4]), (4, [1, 2, 3, 4]), (3, [2, 3, 4]), (0, [])])
 def test_lightnings_best(top: int, epochs: list[int], tmp_path: Path) -> None:
-    """tests_pytorch/trainer/test_trainer.py, test_model_checkpoint_options"""
+    """Lightning, test_model_checkpoint_options"""
     keeper = ModelCheckpoint("val_scripted", "min", save_top_k=top, filename="epoch={epoch}")
     run(tmp_path, LOSSES, keeper)
     assert {p.name for p in tmp_path.glob("epoch*")} == {f"epoch={e + 1}.safetensors" for e in epochs}          # ours are counted from 1
