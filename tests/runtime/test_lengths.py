@@ -187,9 +187,9 @@ def test_lengths_are_few(rounds: bool, tmp_path: Path, monkeypatch: pytest.Monke
     seen: set[int] = set()
     made = Trainer._call
 
-    def call(self: Trainer, model: Any, batch: tuple[np.ndarray, ...], first: int) -> None:
+    def call(self: Trainer, model: Any, batch: tuple[np.ndarray, ...], *more: Any) -> None:
         seen.add(batch[0].shape[1])
-        made(self, model, batch, first)
+        made(self, model, batch, *more)
     monkeypatch.setattr(Trainer, "_call", call)
     with pytest.warns(tileflow.TileflowWarning, match="change their length: " + (
             "it is rounded up to 8, 12, 16, 24, 32 and so on and filled with zeros" if rounds else "each length has a program of its own")):

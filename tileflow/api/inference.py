@@ -48,7 +48,12 @@ def infer(model: Modelish, options: Options | None = None, *, data: Any = None, 
     known = preprocessing_of(source)
     opened = open_data(given, chosen, known.roles)
     check_given(given, opened, chosen)
-    dataset = measured(opened)
+    return outputs_over(source, measured(opened), chosen, known, chosen_progress(progress), say)
+
+
+def outputs_over(source: Source, dataset: Dataset, chosen: Options, known: Preprocessing, progress: Progress | None = None,
+                 say: Callable[[str], None] | None = None) -> dict[str, np.ndarray]:
+    """A model's outputs by name over all rows, scaled as it is `known` to have been trained."""
     if dataset.whole:
         raise OptionError("Option whole_elements is for train; call the model from Python (tileflow.inference_model) with each element's arrays.")
     wanted = source.input_types(dataset)
@@ -67,7 +72,7 @@ def infer(model: Modelish, options: Options | None = None, *, data: Any = None, 
     run_options.gradient_accumulation, run_options.input_group_size, run_options.replica_grouping, run_options.output_mode = 1, 1, {}, "all"
     run_options.on_new_shape = "compile"                          # batches may change their length, and the last one may have fewer rows
     filled = whole and not isinstance(dataset.source, Stream)     # where sizes follow from data it is not filled up
-    model_ = InferenceModel(source, run_options, chosen_progress(progress))
+    model_ = InferenceModel(source, run_options, progress)
     loader = DataLoader(model_.options, dataset, shuffle=False, pad_last=filled, drop_last=False)
     parts: list[list[Any]] = []
     counts: list[int] = []

@@ -12,6 +12,9 @@ import numpy as np
 from ..feed.items import Collate
 from ..importers.onnx import FileForm, OnnxModel
 from ..options.options import Options
+from ..runtime.callbacks.logs import measured_name
+from ..runtime.callbacks.model_checkpoint import ModelCheckpoint
+from ..runtime.callbacks.monitored import Monitored
 from ..runtime.data import Dataset, open_data
 from ..runtime.history import Epoch
 from ..runtime.labels import Fit, types_of
@@ -23,7 +26,19 @@ from ..runtime.training_model import TrainingModel
 from ..system.errors import DataError
 from ..system.text import one_line
 from .history import History
-from .inference import measured, report_foreign
+from .inference import measured, outputs_over, report_foreign
+from .page import Curves, plotted
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best epoch of a run, by one figure. epoch: counted from 1. checkpoint, model: the files that were kept of it; None where none were."""
+
+    epoch: int
+    monitor: str
+    value: float
+    checkpoint: Path | None = None
+    model: Path | None = None
 
 
 @dataclass
@@ -53,6 +68,24 @@ class TrainResult:
     def stopped(self) -> str | None:
         """Why the run ended early; None where it did all its epochs."""
         return self._trainer.run_handle.stopped
+
+    @property
+    def best(self) -> Best | None:
+        """The best that a ModelCheckpoint kept; where there is none, the epoch that is best by the option monitor, by default the loss of the test
+        data, else of the training's. None: there is no epoch with that figure."""
+        for callback in self._trainer.callbacks:
+            if isinstance(callback, ModelCheckpoint) and callback.monitor is not None and (kept := callback.best) is not None:
+                files = [path if path.exists() else None for ending in (".safetensors", ".onnx")
+                         if (path := self.folder / f"{kept.name}{ending}")]
+                return Best(kept.epoch + 1, callback.monitor, float(kept.value or 0.0), *files)
+        history = self.history
+        tested = bool(np.isfinite(history["test_loss"]).any())
+        watched = Monitored(self.options.monitor or ("val_loss" if tested else "loss"), self.options.monitor_mode)
+        column = history.get(measured_name(watched.monitor))
+        if column is None or not np.isfinite(column).any():
+            return None
+        at = int(np.nanargmin(column) if watched.least else np.nanargmax(column))
+        return Best(int(history["epoch"][at]), watched.monitor, float(column[at]))
 
     @property
     def learning_rates(self) -> np.ndarray:
@@ -116,6 +149,17 @@ class TrainResult:
         if dataset is None:
             raise DataError("The run has no test data; give some to evaluate on.")
         return {"loss": None, "accuracy": None, **(self._trainer.evaluator.measure(dataset) or {})}
+
+    def predict(self, x: Any) -> Any:
+        """The model's outputs for inputs (an array, a dict of arrays, or anything else that `train` takes as data; labels are not used), scaled as
+        the training data were: one array [rows, ...], or a dict by name where the model has several."""
+        dataset = measured(open_data(x, self._trainer.options, self._preprocessing.roles, self._collate_fn))
+        found = outputs_over(self.model.source, dataset, self._trainer.options.clone(), self._preprocessing)
+        return next(iter(found.values())) if len(found) == 1 else found
+
+    def plot(self) -> Curves:
+        """Losses and accuracies over the epochs as an SVG picture: notebooks show it, `result.plot().save("curves.svg")` writes it."""
+        return plotted(self.history, f"Run {one_line(self.folder.name)}")
 
     def _adapted(self, data: Any) -> Dataset:
         """Data of a later evaluation, made to fit like the training data."""

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ..feed.items import Collate
 from ..importers.onnx import UnsupportedNodesError
 from ..loss import AS_CHOSEN, Build, choose
@@ -16,6 +18,7 @@ from ..metrics.named import Function
 from ..optim import Optimizer
 from ..options.options import MEASURED_TWICE, Options
 from ..runtime import synthetic
+from ..runtime.callbacks.average import AveragedWeights
 from ..runtime.callbacks.base import Callback
 from ..runtime.callbacks.choose import from_options
 from ..runtime.callbacks.metrics_file import MetricsFile
@@ -23,6 +26,7 @@ from ..runtime.callbacks.plateaus import PlateauSchedules
 from ..runtime.callbacks.progress import ProgressBar
 from ..runtime.callbacks.reporter import Reports
 from ..runtime.callbacks.several import Callbacks
+from ..runtime.callbacks.statistics import StatisticsLog
 from ..runtime.data import DataLoader, Dataset, check_given, open_data, open_more
 from ..runtime.labels import Fit, is_hard, look, numbered_as, types_of
 from ..runtime.onnx_source import OnnxSource
@@ -40,6 +44,7 @@ from ..system.text import one_line
 from .heard import Heard
 from .inference import measured, preprocessing_of, report_foreign
 from .models import Modelish, by_name, chosen_optimizer, chosen_options, source_of
+from .page import write_page
 from .result import TrainResult, micro_batch_of
 
 FEW = 20
@@ -138,7 +143,7 @@ def _train(run: _Run) -> TrainResult:
     if given.test is None and (run.metrics or (chosen.metrics and chosen.given("metrics", files=False))):
         raise OptionError(f"Option metrics is about test data, and data {given.train.name} have none; give test_data, or keep some of the rows "
                           "with validation_split.")
-    sets = _fitted(source, given, task, callbacks)
+    sets = _few(_fitted(source, given, task, callbacks), chosen)
     with run_folder(chosen.out, chosen.resume, callbacks.say) as folder:
         trainer = _trainer(source, chosen, task, sets, run.optimizer, folder, callbacks)
         written = folder / "model.onnx"
@@ -161,6 +166,7 @@ def _train(run: _Run) -> TrainResult:
         if result.model_path is not None:
             remove_link(written)
             result.save_onnx(written)
+        write_page(trainer, result.history, chosen, task.fit.classes, task.fit.choice.reason)
         return result
 
 
@@ -259,11 +265,25 @@ def _fitted(source: Source, given: _Given, task: _Task, callbacks: Callbacks) ->
     return _Sets(train_set, test, found)
 
 
+def _few(sets: _Sets, options: Options) -> _Sets:
+    """The data of a run that is to learn a few rows by heart, or to do every kind of step once."""
+    if options.overfit is not None:
+        if sets.train.is_open or sets.train.whole:
+            raise OptionError(f"Option overfit takes the first rows of data with rows, which {one_line(sets.train.name)} do not have.")
+        few = sets.train.part(np.arange(min(options.overfit, len(sets.train))))
+        return sets._replace(train=few, test=few)
+    if options.fast_dev_run and sets.test is not None and not sets.test.is_open:
+        return sets._replace(test=sets.test.part(np.arange(min(options.micro_batch_size, len(sets.test)))))
+    return sets
+
+
 def _trainer(source: Source, options: Options, task: _Task, sets: _Sets, optimizer: Optimizer | None, folder: Path,
              callbacks: Callbacks) -> Trainer:
     """The loop with its model."""
     loop_options = options.clone()
     loop_options.output_mode, loop_options.input_group_size, loop_options.on_new_shape = "all", 1, "compile"
+    if options.overfit is not None:
+        loop_options.drop_last = False
     choice = task.fit.choice
     if sets.train.whole:
         _check_whole(options)
@@ -271,7 +291,10 @@ def _trainer(source: Source, options: Options, task: _Task, sets: _Sets, optimiz
     training = TrainingModel(source, loop_options, optimizer, choice.loss, callbacks.compiling)
     if sets.train.whole:
         training.rows.fixed = False                 # calls are fed as they are, whatever micro_batch_size says
-    callbacks.add(PlateauSchedules(training.optimizer), *from_options(options, sets.test is not None, isinstance(source, OnnxSource)),
+    own = [PlateauSchedules(training.optimizer), *([] if training.optimizer.average is None else [AveragedWeights()]),
+           *([] if options.statistics is None else [StatisticsLog(options.statistics)])]
+    callbacks.add(*own, first=True)
+    callbacks.add(*from_options(options, sets.test is not None, isinstance(source, OnnxSource)),
                   MetricsFile(choice.reason, loop_options))
     trainer = Trainer(training, sets.train, sets.test, folder, callbacks)
     _say_left_out(trainer.loader, callbacks)

@@ -1,4 +1,5 @@
-"""The command line: `tileflow train | infer | inspect | compile | tune | explore | report | doctor`. Options' flags come from their declarations."""
+"""The command line: `tileflow train | infer | inspect | compile | tune | explore | report | runs | doctor`. Flags of options come from their
+declarations."""
 from __future__ import annotations
 
 import os

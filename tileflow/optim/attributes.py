@@ -53,6 +53,8 @@ def check_value(owner: str, name: str, value: Any) -> float:
         raise OptionError(f"Non-positive {word} ({x:g}) in {owner}, bailing as this might be a user error.")
     if x < 0:
         raise OptionError(f"Negative {word} ({x:g}) in {owner}, bailing as this might be a user error.")
+    if name == "average" and x > 1:
+        raise OptionError(f"{owner}: average must be at most 1, got {x:g}.")
     if name in BELOW_ONE and x >= 1:
         raise OptionError(f"{owner}: {name} must be below 1, got {x:g}.")
     return x

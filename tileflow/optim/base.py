@@ -161,7 +161,7 @@ def build_update(optimizer: Optimizer, parameters: list[State], gradients: Seque
             updates.append(Update(b, w.scalars, weight, b.cast(weight.input, wide), g, b.cast(g, wide), 1.0 if folded else factor, read,
                                   w.hyper(parameter), count, folded=folded))
         slots.append(own)
-    for transform in optimizer.chain():
+    for transform in optimizer.transforms():
         transform.apply(updates)
     for u, own in zip(updates, slots, strict=True):
         assert u.result is not None

@@ -13,7 +13,7 @@ from .bound import Bound
 from .groups import ParamGroup
 from .scaling import check_scale
 from .schedules import UNKNOWN, Run, described, value_at
-from .transform import Chain, Slot
+from .transform import AVERAGE, AverageWeights, Chain, Slot, chain
 
 TORCH_ONLY = {
     "amsgrad": "Only non-amsgrad Adam/AdamW optimizers are supported",
@@ -58,6 +58,9 @@ class Optimizer(Bound):
     loss_scaling: float | None = field(default=None, kw_only=True)
     """Factor on the loss, taken out of the gradients again before anything else is done with them; None: that of the options. Always variable: an
     assigned one holds from the next call on, in automatic modes as what is adapted from there."""
+    average: Schedule | None = field(default=None, kw_only=True)
+    """An average of each weight beside it: how much of the average stays at an update, a number or a schedule (`schedules.ema`, `schedules.swa`);
+    None: there are no averages. Always variable."""
 
     numbers: ClassVar[tuple[str, ...]] = ("lr", "weight_decay")
     """Attributes that are numbers: groups may have their own, and they are variable or constant."""
@@ -148,6 +151,8 @@ class Optimizer(Bound):
             return check_type(owner, name, value)
         if name == "loss_scaling":
             return None if value is None else check_scale(value)
+        if name == AVERAGE:
+            return None if value is None else check_number(owner, name, value)
         if name == "max_grad_norm":
             return check_norm(owner, value)
         if name == "no_decay":
@@ -197,6 +202,8 @@ class Optimizer(Bound):
                 stem = f"{group.name}." if name in group.own else ""
                 variable = not self.variable_attrs.is_constant(name)
                 own |= {part: (f"{stem}{part}" if variable and x != math.inf else "", x) for part, x in numbers_of(name, group[name]).items()}
+            if self.average is not None:
+                own[AVERAGE] = AVERAGE, self.average
             found.append(own | {name: ("", group[name]) for name in self.flags})
         return found
 
@@ -231,10 +238,14 @@ class Optimizer(Bound):
         """From gradients to new weights."""
         raise NotImplementedError
 
+    def transforms(self) -> Chain:
+        """The chain, and what is done with new weights."""
+        return chain(*self.chain(), None if self.average is None else AverageWeights())
+
     @property
     def counts(self) -> bool:
         """The number of updates done is a state (float64, starts at zero)."""
-        return any(t.counts for t in self.chain())
+        return any(t.counts for t in self.transforms())
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -244,7 +255,7 @@ class Optimizer(Bound):
     def slots_of(self, hyper: Mapping[str, tuple[str, Any]]) -> tuple[Slot, ...]:
         """The states that a weight of a group has; a variable number counts as one that may be anything."""
         known = {name: x if not role else math.nan for name, (role, x) in hyper.items()}
-        return tuple(s for t in self.chain() for s in t.slots(known))
+        return tuple(s for t in self.transforms() for s in t.slots(known))
 
     def structure(self) -> dict[str, Any]:
         """All that is compiled in: constants by role, which numbers are variable, the groups, everything else by name."""
@@ -257,6 +268,7 @@ class Optimizer(Bound):
                 else:
                     constants[shown] = x
         rest = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in (*self.numbers, *self.flags, "groups", "loss_scaling")}
+        rest[AVERAGE] = self.average is not None
         return {"class": type(self), "constants": constants, "variables": dict(variables), "rest": rest,
                 "groups": [group.params for group in self.param_groups]}
 

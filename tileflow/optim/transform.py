@@ -15,6 +15,9 @@ from .scalars import Number, Scalars
 if TYPE_CHECKING:
     from ..graph import Builder, Origin, State, Value
 
+AVERAGE = "average"
+"""The state that holds a weight's average, and the number that says how much of it stays."""
+
 
 @dataclass(frozen=True)
 class Slot:
@@ -154,6 +157,19 @@ def apply_updates() -> Transform:
     def change(u: Update) -> None:
         u.result = u.apply()
     return Each(change)
+
+
+class AverageWeights(Transform):
+    """average = keep * average + (1 - keep) * w, of the weights as the update leaves them. `keep` is a number of each update: what is averaged when
+    does not depend on how many updates a call has."""
+
+    def slots(self, hyper: Mapping[str, Number]) -> tuple[Slot, ...]:
+        return Slot(AVERAGE),
+
+    def step(self, u: Update) -> None:
+        assert u.result is not None
+        keep = u.hyper[AVERAGE]
+        u.written[AVERAGE] = u.mix(u.slots[AVERAGE], keep, u.result, u.scalars.sub(1.0, keep))
 
 
 @dataclass(frozen=True)

@@ -97,8 +97,9 @@ class Options(Settings, RunOptions, LoopOptions, MachineOptions, ExecutionOption
             raise OptionError(f"Option schedule_gamma must be below 1 for the schedule 'plateau', not {self.schedule_gamma:g}.")
         if self.warmup and self.schedule == "one_cycle":
             raise OptionError("Option warmup has no place before the schedule 'one_cycle', which begins with a rise of its own; leave it out.")
-        if self.warmup >= 1 and self.warmup != int(self.warmup):
-            raise OptionError(f"Option warmup must be a whole number of updates, or a share of the run below 1, not {self.warmup:g}.")
+        for name in ("warmup", "swa_start"):
+            if (value := getattr(self, name)) >= 1 and value != int(value):
+                raise OptionError(f"Option {name} must be a whole number of updates, or a share of the run below 1, not {value:g}.")
 
     def output_mode_for(self, training: bool) -> OutputMode:
         """The output mode with "default" resolved: final for training, all for inference."""

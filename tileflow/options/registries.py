@@ -65,8 +65,12 @@ class Registry(Mapping[str, Entry]):
 
     def makers(self, room: str) -> dict[str, Any]:
         """What the names stand for, loaded from `room`, a package."""
-        found = {name: entry.maker.rpartition(".") for name, entry in self.items()}
-        return {name: getattr(import_module(f"{room}.{module}"), made) for name, (module, _, made) in found.items()}
+        return {name: self.maker(name, room) for name in self}
+
+    def maker(self, name: str, room: str) -> Any:
+        """What one of them stands for."""
+        module, _, made = self[name].maker.rpartition(".")
+        return getattr(import_module(f"{room}.{module}"), made)
 
 
 _MOMENTS = ("first_order_momentum_accum_type", "second_order_momentum_accum_type")

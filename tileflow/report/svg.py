@@ -86,6 +86,16 @@ def rect(x: float, y: float, width: float, height: float, cls: str, tip: str = "
     return f'<rect class="{cls}" x="{x:.2f}" y="{y:.2f}" width="{max(0, width):.2f}" height="{max(0, height):.2f}">{inner}</rect>'
 
 
+def line(frame: PlotArea, xs: Sequence[float], ys: Sequence[float], cls: str, tip: str = "") -> str:
+    """A line through points, broken where a value is no number."""
+    parts, inside = [], False
+    for x, y in zip(xs, ys, strict=True):
+        finite = math.isfinite(y)
+        if finite:
+            parts.append(f"{'L' if inside else 'M'}{frame.x(x):.1f} {frame.y(y):.1f}")
+        inside = finite
+    return f'<path class="{cls}" d="{"".join(parts)}"><title>{escape(tip)}</title></path>'
+
 
 def columns(frame: PlotArea, stacks: Sequence[Sequence[tuple[str, float]]], tips: Sequence[str], xs: Sequence[tuple[float, float]]) -> list[str]:
     """Stacked columns: per column (class, value) pieces from the bottom up, a tooltip, and where it begins and ends."""

@@ -18,6 +18,7 @@ from ..metrics.named import Function
 from ..options.options import Options
 from ..program.batching import Batching
 from .data import DataLoader, Dataset
+from .findings import Findings
 from .host import Progress
 from .loss_model import LossModel
 from .rows import Rows
@@ -76,6 +77,8 @@ class Evaluator:
     def __init__(self, model: TrainingModel, progress: Progress | None = None, stop: Callable[[], bool] | None = None) -> None:
         self.model, self.progress, self.stop = model, progress, stop
         self.metrics: tuple[str | Function, ...] = ()
+        self.findings: Findings | None = None
+        """What the last measurement found besides."""
         self._evaluation: EvaluationModel | None = None
         self._loader: DataLoader | None = None
 
@@ -87,6 +90,7 @@ class Evaluator:
         evaluation = self.prepare(data)
         loader = self._loader_of(data, evaluation)
         collector = Collector(self.metrics, evaluation.view, self.model.loss_name)
+        findings, self.findings = Findings(evaluation.view), None
         total = weight = 0.0
         seen = 0
         for batch in loader:
@@ -95,6 +99,8 @@ class Evaluator:
             if not data.whole and loader.is_stream and evaluation.by_rows and real < loader.combined_batch_size:         # which nobody foresaw
                 batch = tuple(a[np.minimum(np.arange(loader.combined_batch_size), real - 1)] for a in batch)
             output, losses, weights = evaluation.measure(*batch)
+            if evaluation.by_rows and not data.whole:
+                findings.update(seen - real, batch, output[:real], losses[:real], batch[-1][:real] if data.label is not None else None)
             total += float(losses[:real].sum())
             weight += float(weights[:real].sum())
             collector.update(output[:real], batch[-1][:real] if data.label is not None else np.zeros((real, 0)))
@@ -103,6 +109,7 @@ class Evaluator:
                                "leave out auc and functions of all rows, or measure on fewer rows")
             if self.stop is not None and self.stop():
                 return None
+        self.findings = findings
         mean = total / weight if weight else math.nan
         return {"loss": None if math.isnan(mean) else mean, **collector.values()}
 

@@ -24,6 +24,7 @@ from ..options.options import Options
 from ..system.errors import CheckpointError, DataError, Interrupted, OptionError, TileflowError, TrainingError, WeightsLostError
 from ..system.files import require_space
 from ..system.text import one_line
+from .averages import averaged
 from .callbacks.logs import Logs
 from .callbacks.run import Request, TrainingRun, kept_name
 from .callbacks.several import Callbacks
@@ -153,12 +154,12 @@ class Trainer:
         self._begin()
         with asked_by_signals(self._stop):
             try:
-                if not self._is_due:
+                if self._is_due:                    # an evaluation that somebody interrupted
+                    self._between()
+                else:
                     self._carry_out()
-                while not self._is_over:
+                while not self._is_over and not self._stop.is_set():
                     self._epoch()
-                    if self._stop.is_set():
-                        break
             except BaseException as error:
                 if isinstance(error, Exception) and not isinstance(error, DataError):
                     if isinstance(error, WeightsLostError):
@@ -183,6 +184,7 @@ class Trainer:
         run.updates_per_epoch = None if self.train.is_open and o.max_batches is None else self.schedule.length
         run.epoch, run.updates_in_epoch, run.rates, run.history = self.epoch, self.updates_in_epoch, self.rates, self.history
         run.batches = None if self.loader.rows is None else len(self.loader)
+        run.example = lambda rows: self.train.example(np.arange(min(rows, len(self.train))))[0] if not self.train.whole else np.zeros(0)
         self.callbacks.attach(run)
         self.callbacks.call("on_train_begin", run.metrics)
 
@@ -192,7 +194,7 @@ class Trainer:
         done = self.epoch >= self.options.epochs
         if self.history and done and self._counted_none(last := self.history[-1]):
             raise self._with_bad_data(untrained(last.epoch, last.skipped, last.loss_scale, f"the state is saved in {path}"))
-        if self._stop.is_set() and not done and run.stopped is None:
+        if self._stop.is_set() and (not self._is_over or self._is_due):
             stopped = Interrupted(f"Stopped after {self.session.updates} updates; saved {path}. Go on with {self._go_on()}.")
             self.callbacks.call("on_exception", stopped)
             raise stopped
@@ -210,7 +212,9 @@ class Trainer:
 
     @property
     def _is_over(self) -> bool:
-        return self.epoch >= self.options.epochs or self.run_handle.stopped is not None
+        """All epochs are done, or a callback stopped the run and the epoch's rows are not all trained, so that it is no epoch."""
+        whole = not self.train.is_open and 0 < self.schedule.length <= self.updates_in_epoch
+        return self.epoch >= self.options.epochs or (self.run_handle.stopped is not None and not whole)
 
     def _with_bad_data(self, error: TrainingError) -> TrainingError:
         """The error with what in the data is no number, of which losses that are not finite may come."""
@@ -228,8 +232,6 @@ class Trainer:
             self.begun += 1
             self.callbacks.call("on_epoch_begin", self.epoch, self.run_handle.metrics)
             self._carry_out()
-        elif self._is_due:                          # an evaluation that somebody interrupted
-            self._between()
         if self._ends_now:
             return
         batches = iter(self.loader)
@@ -267,6 +269,7 @@ class Trainer:
         if anew:
             self._note(figures)
         run = self.run_handle
+        run.updates_in_epoch = 0
         logs = self._logs(record)
         run.metrics.update(logs)
         self._moment(*([("on_evaluate_end", (self._tested(),))] if anew else []), ("on_epoch_end", (epoch, logs)))
@@ -297,7 +300,8 @@ class Trainer:
     def _measured(self) -> dict[str, float | None] | None:
         """The figures of the test data; None where a signal came meanwhile."""
         assert self.test is not None
-        figures = self.evaluator.measure(self.test)
+        with averaged(self.session):
+            figures = self.evaluator.measure(self.test)
         return None if self._stop.is_set() else figures
 
     def _note(self, figures: Mapping[str, float | None] | None) -> None:
@@ -364,7 +368,8 @@ class Trainer:
         if onnx and name:
             if self.write_model is None:
                 raise OptionError("The model of this run is no ONNX file; keep checkpoints without onnx, and write it with result.save_onnx.")
-            self.write_model(paths[1])
+            with averaged(self.session):
+                self.write_model(paths[1])
 
     def _tell_lengths(self, batch: tuple[np.ndarray, ...]) -> None:
         """A word, once, where a batch has another length than the first row."""
@@ -396,10 +401,11 @@ class Trainer:
             ends = [now - now % n + n for n in every if n]
             if (asked := self.callbacks.next_update(now)) is not None:
                 ends.append(asked)
-            first = self._call(model, batch, first, min([updates, *(first + end - now for end in ends)]), short)
+            self._call(model, batch, first, min([updates, *(first + end - now for end in ends)]), short)
+            first = model.engine.completed
 
-    def _call(self, model: TrainingModel, batch: tuple[np.ndarray, ...], first_update: int, last_update: int, short: bool) -> int:
-        """One call, or what is left of it up to `last_update`; counts only the updates that were done, and returns up to which that is."""
+    def _call(self, model: TrainingModel, batch: tuple[np.ndarray, ...], first_update: int, last_update: int, short: bool) -> None:
+        """One call, or what is left of it up to `last_update`; counts only the updates that were done."""
         began, skipped, number = time.perf_counter(), model.skipped_updates, self.updates_in_epoch // self.options.device_iterations
         try:
             outputs = model.run_call(*batch, first_update=first_update, last_update=last_update)
@@ -416,7 +422,7 @@ class Trainer:
         rows = self.train.counted(batch) if self.train.whole else model.program.batching.micro_batch
         updates = engine.completed - first_update
         if updates <= 0:
-            return engine.completed
+            return
         done = slice(first_update * accumulation, engine.completed * accumulation)
         losses = model.last_losses[done] if model.last_losses is not None else np.zeros(0)
         correct, predictions = self._correct(outputs, batch[-1], done)
@@ -442,7 +448,6 @@ class Trainer:
         self.run_handle.model = model
         self._between(("on_train_batch_end", (number, logs)))
         self.run_handle.model = self.model
-        return engine.completed
 
     def _not_finite(self, batch: tuple[np.ndarray, ...]) -> str:
         """Where the inputs or labels of the call that is about to end hold what is no number."""
@@ -561,7 +566,13 @@ class Trainer:
             self.callbacks.say(f"The run has done {self.epoch} epochs, so there is nothing left to train; ask for more with epochs.")
         elif at.stopped and made.get("epochs") == self.options.epochs and at.stopped_by in map(repr, self.callbacks):
             self.run_handle.stopped, self.run_handle.stopped_by = at.stopped, at.stopped_by
-            self.callbacks.say("There is nothing left to train; ask for more with epochs, or change what ended the run.")
+            if self._is_over and not self._is_due:
+                self.callbacks.say("There is nothing left to train; ask for more with epochs, or change what ended the run.")
+
+    @property
+    def data_digest(self) -> str:
+        """SHA-256 of the training data."""
+        return str(self._fingerprint["data"])
 
     @cached_property
     def _fingerprint(self) -> dict[str, Any]:

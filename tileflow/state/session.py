@@ -60,6 +60,7 @@ class Session:
         self._buffers = 0
         self._kinds: dict[str, str] = {}
         self._rests: dict[str, str] = {}          # by weight, the state that holds the bits which the weight lacks: new weights have none
+        self.averages: dict[str, str] = {}        # by weight, the state that holds its average: it begins as the weight is
         self._copies: dict[str, list[str]] = {}   # by weight or buffer, those of later replicas: they begin as what it is, and as what it is set to
 
     def declare(self, states: Iterable[Declaration], initial: Mapping[str, np.ndarray] | None = None) -> None:
@@ -84,6 +85,8 @@ class Session:
                 self._kinds[s.name] = "replica" if s.role == "replica" else s.kind
                 if s.role == "remainder":
                     self._rests[s.owner] = s.name
+                if s.role == "average":
+                    self.averages[s.owner] = s.name
                 at += s.room
                 if initial is not None and s.name in initial:
                     check_reach(np.asarray(initial[s.name]), s.dtype, s.name)
@@ -92,6 +95,8 @@ class Session:
                     self._arrays[s.name][...] = s.fill
             self._buffers += 1
         self._declare_copies(s for members in groups.values() for s in members if s.role == "replica")
+        for s in (s for members in groups.values() for s in members if s.role == "average"):
+            self._arrays[s.name][...] = self._arrays[s.owner]
 
     def _declare_copies(self, states: Iterable[Declaration]) -> None:
         for s in states:
@@ -120,6 +125,10 @@ class Session:
     def names(self, *kinds: str) -> list[str]:
         """Names of the states, of these kinds only where given."""
         return [n for n, k in self._kinds.items() if not kinds or k in kinds]
+
+    def with_rests(self, names: Iterable[str]) -> list[str]:
+        """These weights, and the states that hold bits which they lack."""
+        return [n for name in names for n in (name, self._rests.get(name)) if n is not None]
 
     def set(self, name: str, array: np.ndarray) -> None:
         """Overwrite a state.

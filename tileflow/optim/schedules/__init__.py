@@ -11,12 +11,40 @@ the run's, which a training run knows from its epochs and data.
 """
 from __future__ import annotations
 
+from .averages import ema, swa, unfreeze
 from .base import UNKNOWN, Number, Run, Schedule, described, value_at
 from .choose import beside, from_options
 from .composed import chained, per_epoch, sequential, warmup
 from .curves import constant, cosine, cosine_restarts, exponential, linear, multi_step, one_cycle, one_cycle_momentum, polynomial, step
 from .plateau import is_state, plateau, plateaus
 
-__all__ = ["UNKNOWN", "Number", "Run", "Schedule", "beside", "chained", "constant", "cosine", "cosine_restarts", "described", "exponential",
-           "from_options", "is_state", "linear", "multi_step", "one_cycle", "one_cycle_momentum", "per_epoch", "plateau", "plateaus", "polynomial",
-           "sequential", "step", "value_at", "warmup"]
+__all__ = [
+    "UNKNOWN",
+    "Number",
+    "Run",
+    "Schedule",
+    "beside",
+    "chained",
+    "constant",
+    "cosine",
+    "cosine_restarts",
+    "described",
+    "ema",
+    "exponential",
+    "from_options",
+    "is_state",
+    "linear",
+    "multi_step",
+    "one_cycle",
+    "one_cycle_momentum",
+    "per_epoch",
+    "plateau",
+    "plateaus",
+    "polynomial",
+    "sequential",
+    "step",
+    "swa",
+    "unfreeze",
+    "value_at",
+    "warmup",
+]

@@ -9,8 +9,10 @@ from .model_checkpoint import ModelCheckpoint
 from .progress import ProgressBar
 from .reduce_lr import ReduceLROnPlateau
 from .run import TrainingRun
+from .tensorboard import TensorBoardLogger
+from .tracker import Tracker
 
 __all__ = [
     "CSVLogger", "Callback", "EarlyStopping", "JSONLogger", "LambdaCallback", "Logs", "MaxTime", "MaxUpdates",
-    "ModelCheckpoint", "ProgressBar", "ReduceLROnPlateau", "TrainingRun",
+    "ModelCheckpoint", "ProgressBar", "ReduceLROnPlateau", "TensorBoardLogger", "Tracker", "TrainingRun",
 ]

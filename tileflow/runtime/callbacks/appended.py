@@ -53,11 +53,15 @@ class AppendedFile(Callback):
 
     def _kept(self) -> bytes:
         """What the file had at the checkpoint: whole lines."""
+        return b"".join(self._read().rpartition(b"\n")[:2])
+
+    def _read(self) -> bytes:
+        """As much of the file as it had at the checkpoint."""
         if not os.path.exists(self.path):
             return b""
         try:
             with open_regular(self.path) as file:
-                return file.read(self.length).rpartition(b"\n")[0] + b"\n"
+                return bytes(file.read(self.length))
         except OSError as error:
             raise CheckpointError(f"The log {self.path} cannot be read: {error.strerror or error}.") from None
 

@@ -9,7 +9,6 @@ from .early_stopping import EarlyStopping
 from .limits import MaxTime, MaxUpdates
 from .loggers import JSONLogger
 from .model_checkpoint import ModelCheckpoint
-from .statistics import StatisticsLog
 
 
 def from_options(options: Options, tested: bool, onnx: bool) -> list[Callback]:
@@ -22,8 +21,6 @@ def from_options(options: Options, tested: bool, onnx: bool) -> list[Callback]:
     """
     monitor = options.monitor or ("val_loss" if tested else "loss")
     found: list[Callback] = [JSONLogger()]
-    if options.statistics is not None:
-        found.append(StatisticsLog(options.statistics))
     if options.early_stopping is not None:
         found.append(EarlyStopping(monitor, options.monitor_mode, patience=options.early_stopping))
     if options.keep_best:
@@ -35,5 +32,4 @@ def from_options(options: Options, tested: bool, onnx: bool) -> list[Callback]:
     for name in options.log:
         if name not in LOGGERS:
             raise OptionError(f"Option log must name loggers ({', '.join(LOGGERS)}), not {name!r}.")
-    makers = LOGGERS.makers(__package__ or "") if options.log else {}
-    return found + [makers[name]() for name in options.log]
+    return found + [LOGGERS.maker(name, __package__ or "")() for name in options.log]

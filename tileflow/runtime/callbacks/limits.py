@@ -47,15 +47,11 @@ class MaxTime(Callback):
         self.on_train_batch_end(0, logs)
 
     def on_train_batch_end(self, batch: int, logs: Logs) -> None:
-        if self._total >= self.seconds:
+        if self.state()["spent"] >= self.seconds:
             self.run.stop(f"max_time, {self.seconds:g} s, is over")
 
-    @property
-    def _total(self) -> float:
-        return self.spent + time.monotonic() - self.began
-
     def state(self) -> dict[str, float]:
-        return {"spent": self._total}
+        return {"spent": self.spent + time.monotonic() - self.began}
 
     def restore(self, state: object) -> None:
         spent = float(state["spent"])                           # type: ignore[index]

@@ -108,16 +108,19 @@ class ModelCheckpoint(Monitored):
             value = inf if self.least else -inf
         new = Kept(self._name(epoch, self.run.updates), value, epoch, self.run.updates)
         found = [Kept(*k) for k in self.kept]
-        full = 0 < self.save_top_k <= len(found)
-        worst = found[0] if value is None else (max if self.least else min)(found, key=lambda k: k.value or 0.0) if found else None
-        if full and value is not None and worst is not None and not self.better(value, worst.value):
+        going = self._worst(found) if 0 < self.save_top_k <= len(found) else None
+        if going is not None and value is not None and not self.better(value, going.value):
             return
-        rest = [k for k in found if not (full and k is worst)]
-        self.kept = [list(k) for k in rest if k.name != new.name] + [list(new)]
+        self.kept = [list(k) for k in found if k is not going and k.name != new.name] + [list(new)]
         self.run.save(new.name, onnx=self.onnx)
-        for old in found:
-            if full and old is worst and old.name != new.name:
-                self.run.discard(old.name)
+        if going is not None and going.name != new.name:
+            self.run.discard(going.name)
+
+    def _worst(self, found: list[Kept]) -> Kept:
+        """The one that goes first: the oldest, where nobody looks at a figure."""
+        if self.monitor is None:
+            return found[0]
+        return (max if self.least else min)(found, key=lambda k: k.value or 0.0)
 
     @property
     def best(self) -> Kept | None:

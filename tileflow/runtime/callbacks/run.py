@@ -2,16 +2,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ...optim import remembered
 from ...options.options import Options
 from ...system.errors import OptionError
+from ..averages import averages
 from ..history import Epoch
 from .logs import Logs
 
@@ -68,6 +69,10 @@ class TrainingRun:
     """What is asked for and not done yet."""
     chosen_rates: dict[str, float] = field(default_factory=dict)
     """Learning rates that were set on the way, by what updates call them."""
+    tensors: Sequence[Any] = ()
+    """The figures of gradients and weights that were measured last (`report.statistics.Tensor`)."""
+    example: Callable[[int], np.ndarray] = lambda rows: np.zeros(0)
+    """The first rows, so many, of the training data's first input."""
     at: object = None
     """The callback whose hook runs."""
 
@@ -121,9 +126,9 @@ class TrainingRun:
                 self.chosen_rates[role] = new
 
     def state_dict(self) -> dict[str, np.ndarray]:
-        """Copies of the weights and buffers by name."""
-        copies: dict[str, np.ndarray] = self.model.source.session.snapshot("parameter", "buffer")
-        return copies
+        """Copies of the weights and buffers by name; averages in place of weights, where the optimizer keeps some."""
+        session = self.model.source.session
+        return {**session.snapshot("parameter", "buffer"), **averages(session)}
 
     def load_state_dict(self, tensors: dict[str, np.ndarray]) -> None:
         """Go on with other weights."""

@@ -26,8 +26,8 @@ class Callbacks:
         self._run: TrainingRun | None = None
         self.add(*callbacks)
 
-    def add(self, *callbacks: Callback) -> None:
-        """More of them, behind those that are there.
+    def add(self, *callbacks: Callback, first: bool = False) -> None:
+        """More of them, behind those that are there. first: each before them, for what others look at.
 
         Raises:
             OptionError: one is no Callback, or is there already.
@@ -42,7 +42,7 @@ class Callbacks:
             self._all[f"{name}.{same}" if same else name] = callback
             for hook, heard in self._heard.items():
                 if hook in vars(callback) or getattr(type(callback), hook) is not getattr(Callback, hook):
-                    heard.append(callback)
+                    heard.insert(0 if first else len(heard), callback)
             if type(callback).next_update is not Callback.next_update:
                 self._asking.append(callback)
 

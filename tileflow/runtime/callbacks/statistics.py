@@ -97,7 +97,7 @@ class StatisticsLog(AppendedFile):
         """The gradients that are still there are those of the call's last update."""
         if self.run.updates % self.every:
             return
-        self.newest = measured(self.run.model)
+        self.newest = self.run.tensors = measured(self.run.model)
         text = io.StringIO()
         rows = csv.writer(text, lineterminator="\n")
         for t in self.newest:
