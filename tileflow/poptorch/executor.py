@@ -17,6 +17,7 @@ from ..options.reference.enums import CommGroupType, OutputMode, VariableRetriev
 from ..torch import inference_model, training_model
 from . import optim
 from .errors import Error, InvalidOption, not_there, translated
+from .grouped import Grouped, checked
 from .options import Options
 from .spelling import both_spellings
 from .strategies import PipelinedExecution, ShardedExecution
@@ -85,7 +86,8 @@ class PoplarExecutor:
         self._user_model, self._training, self._options = model, training, made
         self._optimizer = optimizer
         self._modes = [m.training for m in model.modules()]
-        self._groups: dict[str, str] = {}
+        self._groupings: dict[str, str] = {}
+        self._grouped: Grouped | None = None
         self._bridge: Any = None
         self._is_attached = False
         self._seconds: float | None = None
@@ -140,11 +142,15 @@ class PoplarExecutor:
                 self._compile(args, kwargs)
                 begin = time.perf_counter()
             given = time.perf_counter()
+            if self._grouped is not None:
+                self._grouped.load(self._bridge.compiled)
             if [m.training for m in self._user_model.modules()] == self._modes:
                 found = self._bridge(*args, **kwargs)
             else:
                 with self._as_wrapped():
                     found = self._bridge(*args, **kwargs)
+            if self._grouped is not None:
+                self._grouped.take(self._bridge.compiled)
         self._is_attached = True
         self._note(begin, given, time.perf_counter())
         return _no_backward(found)
@@ -173,11 +179,14 @@ class PoplarExecutor:
             hook()
 
     def _made(self) -> Any:
-        changes: dict[str, Any] = {"replica_grouping": self._groups} if self._groups else {}
+        changes: dict[str, Any] = {"replica_grouping": self._groupings} if self._groupings else {}
         if self._options.anchors:
             changes["anchored_tensors"] = [n for n in self._options.anchors.values() if not n.startswith(UPDATED)]
         options = self._options.tileflow(**changes)
         self._options.freeze()
+        if self._groupings:
+            self._grouped = Grouped(self._user_model, self._groupings)
+            return training_model(self._grouped.module, options, self._grouped.optimizer(self._optimizer))
         if self._training:
             return training_model(self._user_model, options, self._optimizer)
         return inference_model(self._user_model, options)
@@ -268,7 +277,7 @@ class PoplarExecutor:
         self._optimizer = optimizer
         if self._bridge is not None:
             with translated():
-                self._bridge.set_optimizer(optimizer)
+                self._bridge.set_optimizer(optimizer if self._grouped is None else self._grouped.optimizer(optimizer))
             self._attach_optimizer()
 
     def _attach_optimizer(self) -> None:
@@ -413,15 +422,14 @@ class Weight:
         """Give groups of replicas weights of their own: the parameter's first axis counts the groups.
 
         Args:
-            comm_group_type: which replicas are a group. shards: how many. variable_retrieval_mode: OnePerGroup.
+            comm_group_type: which replicas are a group. shards: how many replicas a group has. variable_retrieval_mode: OnePerGroup.
 
         Raises:
             Error: the parameter is a scalar, or its first axis is not the number of groups. InvalidOption: a value is wrong.
         """
-        if self._parameter.dim() == 0:
-            raise Error("Scalars cannot be passed as per-replica weight tensor values")
         kind, kept = word(CommGroupType(comm_group_type)), word(VariableRetrievalMode(variable_retrieval_mode))
-        self._executor._groups[self._name] = "no_grouping" if kind == "no_grouping" else f"{kind}:{shards}:{kept}"
+        checked(self._name, self._parameter, str(kind), shards, self._executor._options.tileflow().replication_factor)
+        self._executor._groupings[self._name] = "no_grouping" if kind == "no_grouping" else f"{kind}:{shards}:{kept}"
 
     replica_grouping = replicaGrouping
 
