@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..system.errors import UnsupportedError
 from .annotations import Asked, exporting
 
 LOSSES: frozenset[Any] = frozenset({
@@ -23,7 +24,7 @@ LOSSES: frozenset[Any] = frozenset({
 
 class Watching(TorchFunctionMode):
     """Sees every function that `forward` calls. Where an export is under way it says what exporters drop: gradients that end (`detach`,
-    `torch.no_grad`), label smoothing, which is computed from what they know.
+    `torch.no_grad`), label smoothing and rows of padding, which are computed from what they know.
 
     losses: what functions that are losses gave.
     """
@@ -36,9 +37,9 @@ class Watching(TorchFunctionMode):
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
         export = exporting()
-        if export is not None and func is F.cross_entropy and (spread := _smoothed(*args, **kwargs)) is not None:
-            result: Any = spread
-        else:
+        written = INSTEAD_OF.get(func) if export is not None else None
+        result: Any = None if written is None else written(*args, **kwargs)
+        if result is None:
             result = func(*args, **kwargs)
         if func in LOSSES and isinstance(result, torch.Tensor):
             self.losses.append(result)
@@ -60,6 +61,24 @@ def _smoothed(input: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | 
     if reduction == "none":
         return each
     return each.sum() / counted.sum() if reduction == "mean" else each.sum()
+
+
+def _padded(input: torch.Tensor, weight: torch.Tensor, padding_idx: int | None = None, max_norm: float | None = None, norm_type: float = 2.0,
+            scale_grad_by_freq: bool = False, sparse: bool = False) -> torch.Tensor | None:
+    """A lookup whose row of padding gets no gradient; None where there is no such row."""
+    if scale_grad_by_freq:
+        raise UnsupportedError("An embedding with scale_grad_by_freq has other gradients than exporters can say; leave it out.")
+    if padding_idx is None or max_norm is not None:
+        return None
+    rows = F.embedding(input, weight)
+    export = exporting()
+    assert export is not None
+    is_padding = input == (padding_idx if padding_idx >= 0 else weight.shape[0] + padding_idx)
+    return torch.where(is_padding.unsqueeze(-1), export.mark(rows, Asked(detached=True)), rows)
+
+
+INSTEAD_OF: dict[Any, Callable[..., torch.Tensor | None]] = {F.cross_entropy: _smoothed, F.embedding: _padded}
+"""What is computed, while an export is under way, in place of functions of which exporters drop something; None: nothing is."""
 
 
 class WithoutDraws(TorchDispatchMode):
