@@ -78,12 +78,14 @@ class PoplarExecutor:
         if options is not None and not isinstance(options, Options):
             raise Error(f"Invalid type: 'options' is of type {type(options)} (Expected poptorch.Options)")
         made = Options() if options is None else options.freeze().clone()
-        if not training and made.tileflow().gradient_accumulation != 1:
+        values = made.tileflow()
+        if not training and values.gradient_accumulation != 1:
             pipelined = isinstance(made.strategy, PipelinedExecution) and not isinstance(made.strategy, ShardedExecution)
             raise Error(ACCUMULATES + (MORE_ITERATIONS if pipelined else ""))
         if made.defaultOutputMode():
             made.outputMode(OutputMode.Final if training else OutputMode.All)
-        self._user_model, self._training, self._options = model, training, made
+        self._user_model, self._training, self._options, self._values = model, training, made, values
+        self._micro_batches = values.input_groups * values.device_iterations * (values.gradient_accumulation if training else 1)
         self._optimizer = optimizer
         self._modes = [m.training for m in model.modules()]
         self._groupings: dict[str, str] = {}
@@ -205,8 +207,7 @@ class PoplarExecutor:
                 m.training = mode
 
     def _check(self, args: Any, kwargs: Any) -> None:
-        values = self._options.tileflow()
-        count = values.input_groups * values.device_iterations * (values.gradient_accumulation if self._training else 1)
+        values, count = self._values, self._micro_batches
         for name, tensor in named_tensors(args, kwargs):
             if tensor.requires_grad:
                 raise Error(f"An input tensor to an IPU model can not have requires_grad set to True, however {name} does: you can set "
@@ -405,7 +406,7 @@ class PoplarExecutor:
     @property
     def rng_state(self) -> list[int]:
         """The seed, which is all: random numbers follow from it and from the number of the update. It is set by opts.randomSeed."""
-        return [self._options.tileflow().seed]
+        return [self._values.seed]
 
 
 COUNTERS = ("input", "input_complete", "output", "output_complete")
@@ -428,7 +429,7 @@ class Weight:
             Error: the parameter is a scalar, or its first axis is not the number of groups. InvalidOption: a value is wrong.
         """
         kind, kept = word(CommGroupType(comm_group_type)), word(VariableRetrievalMode(variable_retrieval_mode))
-        checked(self._name, self._parameter, str(kind), shards, self._executor._options.tileflow().replication_factor)
+        checked(self._name, self._parameter, str(kind), shards, self._executor._values.replication_factor)
         self._executor._groupings[self._name] = "no_grouping" if kind == "no_grouping" else f"{kind}:{shards}:{kept}"
 
     replica_grouping = replicaGrouping

@@ -351,7 +351,9 @@ class Options(_Names):
             InvalidOption: options that are each right do not go together.
         """
         with of_options():
-            made = TileflowOptions(**{**self._every(), **changes})
+            values = {**self._every(), **changes}
+            policy = {name: values.pop(name) for name in ("autocast",) if name in values}
+            made = TileflowOptions(**values).filled(policy)                     # as of a file: it lists what any model may have
             made.validate()
             return made
 

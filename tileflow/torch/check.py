@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,8 @@ def check(module: torch.nn.Module, form: Form, tensors: Sequence[torch.Tensor], 
     """
     graph = copied(imported.graph)
     names = _outputs(graph, made)
+    for node in graph.walk():                               # types are the module's own: what is cast was asked for, and departs by that
+        node.origin = replace(node.origin, hints=replace(node.origin.hints, casting=None, partials=None))
     if draw_nothing(graph):
         return                                              # nothing can be said of what draws otherwise
     weights = {**imported.weights, **own_arrays(module, made.names, {s.name for s in graph.states})}
