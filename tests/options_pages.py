@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import sys
 from collections.abc import Iterator, Mapping
@@ -113,6 +114,7 @@ What differs on purpose:
 - Errors of options are ValueErrors and AssertionErrors at once; what a model raises is a `poptorch.Error`. A `RecoverableError` says by its
   `recovery_action` what to do first: besides PopTorch's words `FREE_MEMORY`, `FREE_DISK`, `RESTART_WORKERS`, `RESUME` (the call with resume=True)
   and `RESTORE` (the last checkpoint).
+- Everything is on one IPU until `setExecutionStrategy` says otherwise; blocks then count. What is computed depends on neither.
 - `ipuHardwareIsAvailable()` is False: everything is computed on this computer.
 
 Options files that end in `.conf` or `.txt` take the options' names as calls, `Training.gradientAccumulation(8)`, in camelCase or snake_case; TOML and
@@ -188,6 +190,7 @@ def poptorch_page() -> str:
     return "".join(parts).rstrip() + "\n"
 
 
+@functools.cache
 def _docstrings() -> tuple[dict[str, str], Mapping[str, str]]:
     """Docstrings of `tileflow/poptorch/` by name (`Block`, `Block.start`, `poptorch.optim.SGD`), and what is said of names that are not there."""
     found: dict[str, str] = {}

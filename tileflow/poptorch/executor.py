@@ -18,6 +18,7 @@ from ..torch import inference_model, training_model
 from . import optim
 from .errors import Error, InvalidOption, not_there, translated
 from .grouped import Grouped, checked
+from .ops import told
 from .options import Options
 from .spelling import both_spellings
 from .strategies import PipelinedExecution, ShardedExecution
@@ -173,7 +174,10 @@ class PoplarExecutor:
         with self._as_wrapped():
             if self._bridge is None:
                 self._bridge = self._made()
+            told()
             self._bridge.compile(*args, **kwargs)
+        for sentence in told():
+            warnings.warn(sentence, stacklevel=3)
         self._attach_optimizer()
         self._is_attached = True
         self._seconds = time.perf_counter() - begin
@@ -290,12 +294,14 @@ class PoplarExecutor:
         if loaded is not None:
             self._bridge.load_optimizer_state_dict({**loaded["ipu_state"], **(loaded["ipu_param"] or {})})
         bridge = weakref.ref(self._bridge)
+        weights = tuple(f"{name}." for name, _ in self._user_model.named_parameters())
 
         def read() -> Mapping[str, Any]:
             found = bridge()
             states = {} if found is None else {name: torch.as_tensor(x) for name, x in found.optimizer_state_dict().items()}
-            return {"ipu_state": {name: x for name, x in states.items() if x.dim()},
-                    "ipu_param": {name: x for name, x in states.items() if not x.dim()}}
+            of_weights = {name for name in states if name.startswith(weights)}
+            return {"ipu_state": {name: states[name] for name in states if name in of_weights},
+                    "ipu_param": {name: states[name] for name in states if name not in of_weights}}
         made.attach(read)
 
     # ---- looking at it
