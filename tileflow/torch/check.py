@@ -94,11 +94,12 @@ def _engine(graph: Graph, weights: Mapping[str, np.ndarray], host: Host) -> Engi
 
 
 def _varied(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Other inputs of the same kind: rows in another order, floats smaller by a tenth."""
+    """Other inputs of the same kind: rows in another order, floats smaller by a tenth, with the other sign where there are both."""
     found = []
     for t in tensors:
         rolled = t.roll(1, 0) if t.dim() and t.shape[0] > 1 else t.flip(-1) if t.dim() > 1 else t
-        found.append((rolled * 0.9).to(t.dtype) if t.is_floating_point() else rolled.clone())
+        signed = t.is_floating_point() and bool((t < 0).any()) and bool((t > 0).any())
+        found.append((rolled * (-0.9 if signed else 0.9)).to(t.dtype) if t.is_floating_point() else rolled.clone())
     return found
 
 

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import warnings
 from collections.abc import Callable, Iterator
@@ -147,18 +148,22 @@ def same(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.shape == other.shape and bool(((one == other) | ((one != one) & (other != other))).all())
 
 
+LOUD = ("torch.onnx", "torch.export", "torch.onnx._internal.exporter._registration", "torch.export._trace", "onnxscript",
+        "torch.fx.experimental.symbolic_shapes")
+"""Loggers of exporters, those among them that have handlers or levels of their own."""
+
+
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
     """Exporters tell developers of exporters much that users of modules need not know; what goes wrong is an exception."""
-    logger = logging.getLogger("torch.onnx")
-    before, script = logger.level, logging.getLogger("onnxscript")
-    script_before = script.level
-    logger.setLevel(logging.CRITICAL)
-    script.setLevel(logging.CRITICAL)
+    loggers = [logging.getLogger(name) for name in LOUD]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):      # torch.export prints half a graph there
             warnings.simplefilter("ignore")
             yield
     finally:
-        logger.setLevel(before)
-        script.setLevel(script_before)
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
