@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from ..system.errors import DataError, TypeMismatchError
+from ..system.errors import TypeMismatchError
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -82,8 +82,6 @@ def _same(a: Any, b: Any) -> bool:
 def flattened(args: tuple[Any, ...], kwargs: Mapping[str, Any], parameters: Sequence[str]) -> tuple[Form, list[torch.Tensor]]:
     """A call's form and its tensors; arrays become tensors. `parameters`: what `forward` calls its arguments, in order.
 
-    Raises:
-        DataError: no tensor is among them.
     """
     args, kwargs = _positional(args, kwargs, parameters)
     paths, spec = pytree.tree_flatten_with_path((args, kwargs))
@@ -97,8 +95,6 @@ def flattened(args: tuple[Any, ...], kwargs: Mapping[str, Any], parameters: Sequ
             tensors.append(leaf.detach())
         else:
             constants.append((i, leaf))
-    if not tensors:
-        raise DataError("The module got no tensor; a call takes at least one, the first dimension of which are the rows.")
     return Form(spec, tuple(names), tuple(constants), tuple(places)), tensors
 
 

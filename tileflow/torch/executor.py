@@ -104,6 +104,7 @@ class Executor:
             model: Model = TrainingModel(source, self.options, ours, "identity")
         else:
             model = InferenceModel(source, self.options)
+        model.anchors.names = self.options.anchored_tensors
         made = _Made(model, source, form, modes)
         self._made.append(made)
         return made

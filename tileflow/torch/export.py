@@ -74,6 +74,7 @@ class _Wrapped(torch.nn.Module):
         export.begun.close()
         returned += [loss for loss in export.losses if not any(loss is t for t in returned)] if self.trains else []
         buffers = dict(self.module.named_buffers())
+        returned = [t.clone() if any(t is b for b in buffers.values()) else t for t in returned]     # an output, and not the state itself
         return (*returned, *(buffers[name] for name in self._written))
 
 

@@ -124,9 +124,10 @@ INSTEAD: dict[Any, Callable[..., Any]] = {
 
 @contextlib.contextmanager
 def put_back(module: torch.nn.Module) -> Iterator[None]:
-    """Whatever happens within, the module is afterwards as it was: buffers, plain attributes, the state of random numbers."""
+    """Whatever happens within, the module is afterwards as it was: buffers, plain attributes and their elements, the state of random numbers."""
     held = [(m, dict(m._buffers), dict(m.__dict__)) for m in module.modules()]
-    elements = [(b, b.detach().clone()) for b in module.buffers()]
+    moved = [*module.buffers(), *(t for m in module.modules() for t in m.__dict__.values() if isinstance(t, torch.Tensor))]
+    elements = [(b, b.detach().clone()) for b in moved]
     drawn = torch.get_rng_state()
     try:
         yield
@@ -161,7 +162,8 @@ def quietly() -> Iterator[None]:
     for logger in loggers:
         logger.setLevel(logging.CRITICAL + 1)
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):      # torch.export prints half a graph there
+        said = io.StringIO()                                # where exporters print graphs, whoever listens
+        with warnings.catch_warnings(), contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
             warnings.simplefilter("ignore")
             yield
     finally:
