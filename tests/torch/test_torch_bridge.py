@@ -22,6 +22,11 @@ from tileflow.torch import inference_model, training_model  # noqa: E402
 nn, F = torch.nn, torch.nn.functional
 
 
+@pytest.fixture(autouse=True)
+def _weights_of_its_own() -> None:
+    torch.manual_seed(0)
+
+
 class Regression(nn.Module):
     """Keywords, a constant, a flag, None, a dict."""
 
@@ -46,6 +51,7 @@ def sgd(module: nn.Module, lr: float = 0.1) -> Any:
 def step(module: nn.Module, x: Any, y: Any, **more: Any) -> Any:
     """One of PyTorch's own."""
     optimizer = sgd(module)
+    optimizer.zero_grad()
     returned = module(x, y, **more)
     returned["loss"].backward()
     optimizer.step()
@@ -75,7 +81,7 @@ def test_weights_are_one_memory_for_the_module_the_trained_model_and_the_one_tha
         net.net.weight.mul_(2)
         twin.net.weight.mul_(2)
     torch.testing.assert_close(runs(x), twin.net(x))
-    net.net.bias.data = twin.net.bias.data = torch.ones(3)                # other memory
+    net.net.bias.data, twin.net.bias.data = torch.ones(3), torch.ones(3)  # other memory
     torch.testing.assert_close(runs(x), twin.net(x))
     net.net.weight = nn.Parameter(torch.full((3, 4), 0.5))                # another tensor
     twin.net.weight = nn.Parameter(torch.full((3, 4), 0.5))
@@ -228,8 +234,9 @@ def test_the_type_is_the_modules(dtype: str):
     x, y = pair(dtype=kind)
     returned, expected = training_model(net, optimizer=sgd(net))(x, y), step(twin, x, y)
     assert returned["z"].dtype == net.net.weight.dtype == kind
-    torch.testing.assert_close(returned["z"], expected["z"])
-    same(net, twin)
+    near = {"rtol": 1e-2, "atol": 1e-2} if net.net.weight.element_size() == 2 else {"rtol": 1e-12, "atol": 1e-12}
+    torch.testing.assert_close(returned["z"], expected["z"], **near)
+    same(net, twin, **near)
 
 
 @pytest.mark.exhaustive
