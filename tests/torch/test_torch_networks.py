@@ -7,9 +7,10 @@ from peers import needs
 torch = needs("torch")
 needs("onnxscript")
 
-import tileflow.torch  # noqa: E402
 from beside import OPTIMIZERS, by_pytorch, drawn, far, here, loss_of, twins  # noqa: E402
 from torch_networks import NETWORKS, GanStep  # noqa: E402
+
+import tileflow.torch  # noqa: E402
 
 UPDATES = 20
 SMALL = ("lstm", "vae", "two_inputs", "gan")

@@ -152,8 +152,8 @@ def _sentence(module: torch.nn.Module, form: Form, tensors: Sequence[torch.Tenso
     elif second and name.startswith(BUFFER):
         begins = " In the call before it was the same: the exporter lost how forward() writes it from what it was."
     elif second:
-        begins = (" On the inputs of the call it is the same: something that Python computed from them was compiled in as a constant; compute "
-                  "it with tensors.")
+        begins = (" On the inputs of the call it is the same: a buffer that forward() writes, or what Python computed from a tensor, was compiled "
+                  "in as a constant.")
     number = (f"{ours[far]:.7g} where PyTorch has {want[far]:.7g}" if ours.shape == want.shape
               else f"of shape {list(ours.shape)} where PyTorch has {list(want.shape)}")
     return (f"{type(module).__name__}, exported by {made.by}, computes something else than the module: {name}{where} is {number}.{begins} "

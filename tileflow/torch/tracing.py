@@ -38,6 +38,8 @@ class Watching(TorchFunctionMode):
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
         export = exporting()
+        if func is F.embedding:
+            _refuse(*args, **kwargs)
         written = INSTEAD_OF.get(func) if export is not None else None
         result: Any = None if written is None else written(*args, **kwargs)
         if result is None:
@@ -64,12 +66,20 @@ def _smoothed(input: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | 
     return each.sum() / counted.sum() if reduction == "mean" else each.sum()
 
 
+def _refuse(input: torch.Tensor, weight: torch.Tensor, padding_idx: int | None = None, max_norm: float | None = None, norm_type: float = 2.0,
+            scale_grad_by_freq: bool = False, sparse: bool = False) -> None:
+    """Raise UnsupportedError for a lookup of which exporters drop something that nothing else says."""
+    if max_norm is not None:
+        raise UnsupportedError("An embedding with max_norm writes its own weights in forward(), and the optimizer does; leave max_norm out, and "
+                               "scale rows between calls.")
+    if scale_grad_by_freq:
+        raise UnsupportedError("An embedding with scale_grad_by_freq has other gradients than exporters can say; leave it out.")
+
+
 def _padded(input: torch.Tensor, weight: torch.Tensor, padding_idx: int | None = None, max_norm: float | None = None, norm_type: float = 2.0,
             scale_grad_by_freq: bool = False, sparse: bool = False) -> torch.Tensor | None:
     """A lookup whose row of padding gets no gradient; None where there is no such row."""
-    if scale_grad_by_freq:
-        raise UnsupportedError("An embedding with scale_grad_by_freq has other gradients than exporters can say; leave it out.")
-    if padding_idx is None or max_norm is not None:
+    if padding_idx is None:
         return None
     rows = F.embedding(input, weight)
     export = exporting()
