@@ -60,7 +60,6 @@ def here(module: torch.nn.Module, batches: list[tuple[torch.Tensor, ...]], optim
     losses = []
     for batch in batches:
         losses.append(loss_of(model(*batch)).item())
-        made.step()                                       # without gradients it does nothing; the scheduler wants it called
         scheduler.step()
         model.set_optimizer(made)
     return losses

@@ -97,11 +97,12 @@ def _engine(graph: Graph, weights: Mapping[str, np.ndarray], host: Host) -> Engi
 
 
 def _varied(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Other inputs of the same kind: rows in another order, floats smaller by a tenth."""
+    """Other inputs of the same kind: rows in another order, floats smaller by a tenth, with the other sign where there are both."""
     found = []
     for t in tensors:
         rolled = t.roll(1, 0) if t.dim() and t.shape[0] > 1 else t.flip(-1) if t.dim() > 1 else t
-        found.append((rolled * 0.9).to(t.dtype) if t.is_floating_point() else rolled.clone())
+        signed = t.is_floating_point() and bool((t < 0).any()) and bool((t > 0).any())
+        found.append((rolled * (-0.9 if signed else 0.9)).to(t.dtype) if t.is_floating_point() else rolled.clone())
     return found
 
 
@@ -154,8 +155,8 @@ def _sentence(module: torch.nn.Module, form: Form, tensors: Sequence[torch.Tenso
     elif second and name.startswith(BUFFER):
         begins = " In the call before it was the same: the exporter lost how forward() writes it from what it was."
     elif second:
-        begins = (" On the inputs of the call it is the same: something that Python computed from them was compiled in as a constant; compute "
-                  "it with tensors.")
+        begins = (" On the inputs of the call it is the same: a buffer that forward() writes, or what Python computed from a tensor, was compiled "
+                  "in as a constant.")
     number = (f"{ours[far]:.7g} where PyTorch has {want[far]:.7g}" if ours.shape == want.shape
               else f"of shape {list(ours.shape)} where PyTorch has {list(want.shape)}")
     return (f"{type(module).__name__}, exported by {made.by}, computes something else than the module: {name}{where} is {number}.{begins} "
