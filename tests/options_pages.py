@@ -85,8 +85,8 @@ outputs and weights keep their bits, but where attention is no longer one operat
 ROOF = ROOT / "tileflow" / "poptorch"
 POPTORCH_HEAD = f"""# PopTorch's names in tileflow
 
-Made by `{COMMAND}` from the table `tileflow/options/reference/table.py`, which reads the files as well, and from `tileflow/poptorch/`; a test holds it to
-them.
+Made by `{COMMAND}` from the table `tileflow/options/reference/table.py`, which reads the files as well, and from `tileflow/poptorch/`; a test
+holds it to them.
 
 A script for PopTorch runs with one import changed, where PyTorch is installed (`pip install 'tileflow-engine[torch]'`):
 

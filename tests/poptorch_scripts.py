@@ -48,7 +48,7 @@ SCRIPTS: dict[str, Script] = {
     "inferenceModel.py": Script(f"Edited: {NEEDS_WEIGHTS}."),
     "mnist.py": Script("As it stands, on data of its own kind."),
     "phased_execution.py": Script("As it stands."),
-    "pipeline_simple.py": Script(f"Edited: {NEEDS_WEIGHTS}, so that its answers are not those of the script.", ((r"(?m)^assert answer_string.*$", ""),)),
+    "pipeline_simple.py": Script(f"Edited: {NEEDS_WEIGHTS}, so that its answers are other ones.", ((r"(?m)^assert answer_string.*$", ""),)),
     "poptorch_training_simple.py": Script("As it stands."),
     "replica_grouped_weights.py": Script("As it stands."),
     "sumAnchorReturnType.py": Script("As it stands."),
@@ -86,7 +86,7 @@ def replaced(text: str) -> str:
 
 
 def run(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str, before: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Run a script as `python script.py ARGUMENTS` would; its names at the end, and what it printed as `printed`."""
+    """Run a script as a process of its own with these arguments would; its names at the end, and what it printed as `printed`."""
     import tileflow.poptorch as poptorch
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["script.py", *arguments])

@@ -229,7 +229,8 @@ def test_life_of_an_executor():
     (lambda: poptorch.trainingModel(made(), 3), r"Invalid type: 'options' is of type <class 'int'> \(Expected poptorch\.Options\)"),
     (lambda: poptorch.inferenceModel(made())(torch.ones(2, 4, requires_grad=True)), "can not have requires_grad set to True"),
     (lambda: poptorch.inferenceModel(made(), poptorch.Options().deviceIterations(3))(torch.ones(4, 4)),
-     r"Invalid batch dimension: In the input torch\.Size\(\[4, 4\]\), the batch dimension \(4\) must be a multiple of Options\.deviceIterations\(3\)"),
+     r"Invalid batch dimension: In the input torch\.Size\(\[4, 4\]\), the batch dimension \(4\) must be a multiple of "
+     r"Options\.deviceIterations\(3\)"),
     (lambda: poptorch.trainingModel(torch.nn.Linear(4, 2))(torch.ones(3, 4)), "loss")])
 def test_refused(call, says):
     with pytest.raises((poptorch.Error, AssertionError), match=says):

@@ -87,7 +87,7 @@ def test_the_default_output_mode():
     (lambda o: o.inputReplicaGrouping(2, poptorch.CommGroupType.Consecutive), "input_group_size cannot be larger than replication_factor"),
     (lambda o: o.replicationFactor(4).inputReplicaGrouping(3, poptorch.CommGroupType.Consecutive), "input_group_size must be a factor of"),
     (lambda o: o.setAvailableMemoryProportion({"X": 0.1}), "must start with 'IPU'"),
-    (lambda o: o.Training.accumulationAndReplicationReductionType(poptorch.ReductionType.NoReduction), r"must be set to poptorch\.ReductionType\.Mean"),
+    (lambda o: o.Training.accumulationAndReplicationReductionType(poptorch.ReductionType.NoReduction), "must be set to"),
     (lambda o: o.Precision.setPartialsType(torch.int8), r"should be either torch\.float or torch\.half"),
     (lambda o: o.deviceIterations("4"), "device_iterations must be a whole number"),
     (lambda o: o.deviceIterations(1, 2), r"deviceIterations takes \(value\)"),
@@ -145,7 +145,8 @@ def test_json_and_the_environment(monkeypatch):
         monkeypatch.setenv("POPTORCH_DEFAULT_OPTIONS", text)
         assert poptorch.Options().tileflow() == options.tileflow()
     assert options.tileflow() == tileflow.Options(device_iterations=4, gradient_accumulation=8, output_mode="every_n", output_return_period=2)
-    for wrong, says in (("{", "no JSON"), ("[1]", "not a list"), ('{"deviceIteration": 3}', "no option 'deviceIteration'"), ('{"deviceIterations": 0}', "at least 1")):
+    for wrong, says in (("{", "no JSON"), ("[1]", "not a list"), ('{"deviceIteration": 3}', "no option 'deviceIteration'"),
+                        ('{"deviceIterations": 0}', "at least 1")):
         monkeypatch.setenv("POPTORCH_DEFAULT_OPTIONS", wrong)
         with pytest.raises(ValueError, match=f"POPTORCH_DEFAULT_OPTIONS: .*{says}"):
             poptorch.Options()

@@ -11,7 +11,6 @@ from typing import Any, NoReturn
 
 from ..system.errors import CheckpointError, DataError, Interrupted, OptionError, OutOfMemoryError, TileflowError, WeightsLostError
 
-
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """Numbers of the system's errors where a disk is full."""
 

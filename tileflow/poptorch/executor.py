@@ -24,13 +24,13 @@ from .spelling import both_spellings
 from .strategies import PipelinedExecution, ShardedExecution
 
 NO_EXECUTABLE = "Model has not been compiled or has been destroyed."
-WRAPPED = ("Model has already been wrapped in 'poptorch.trainingModel'. Call model.destroy() on the model to unwrap before wrapping again. (The model "
-           "is what trainingModel returned.)")
+WRAPPED = ("Model has already been wrapped in 'poptorch.trainingModel'. Call model.destroy() on the model to unwrap before wrapping again. "
+           "(The model is what trainingModel returned.)")
 ACCUMULATES = ("You must set poptorch.Options().Training.gradientAccumulation to 1 or leave it as its default value (1) when running a "
                "poptorch.inferenceModel().")
 MORE_ITERATIONS = (" Use poptorch.Options().deviceIterations to process a sufficient number of batches each run for pipelined execution instead.")
-NO_BACKWARD = ("backward() cannot be called explicitly on outputs of a PopTorch model. If you're using a trainingModel, the backwards pass is performed "
-               "automatically when invoking the model. If you're using an inferenceModel, you should use a trainingModel instead.")
+NO_BACKWARD = ("backward() cannot be called explicitly on outputs of a PopTorch model. If you're using a trainingModel, the backwards pass is "
+               "performed automatically when invoking the model. If you're using an inferenceModel, you should use a trainingModel instead.")
 UPDATED = "UpdatedVar___"
 """What the name of a parameter has before it where what the update makes of it is meant."""
 _trained: weakref.WeakKeyDictionary[torch.nn.Module, weakref.ref[PoplarExecutor]] = weakref.WeakKeyDictionary()
@@ -72,7 +72,7 @@ def registerPostCompileHook(hook: Callable[[], Any]) -> HookHandle:
 class PoplarExecutor:
     """A module that is compiled and run here; made by `trainingModel` and `inferenceModel`, and called as the module is.
 
-    What it has not itself is the module's: `executor.layer1`. The module's mode (`train()`, `eval()`) is that of when it was wrapped.
+    What it has not itself is the module's: `model.layer1` of one that is called model. The module's mode (`train()`, `eval()`) is that of when it was wrapped.
     """
 
     def __init__(self, model: torch.nn.Module, options: Options | None, training: bool, optimizer: torch.optim.Optimizer | None = None) -> None:
@@ -400,8 +400,8 @@ class PoplarExecutor:
 
     @not_there
     def save(self, filename: str, export_model: bool = True, save_rng_state: bool = True) -> NoReturn:
-        """Not there: torch.save(model.state_dict(), path) keeps weights, optimizer.state_dict() what the optimizer remembers, and compiled kernels are
-        kept by themselves."""
+        """Not there: torch.save(model.state_dict(), path) keeps weights, optimizer.state_dict() what the optimizer remembers, and compiled
+        kernels are kept by themselves."""
         raise AssertionError
 
     @not_there
@@ -420,7 +420,8 @@ COUNTERS = ("input", "input_complete", "output", "output_complete")
 
 
 class Weight:
-    """A parameter of a module that is to be trained, whose replicas may have different ones: `model.W.replicaGrouping(...)`. Else it is the parameter."""
+    """A parameter of a module that is to be trained, of which replicas may have their own, by `model.W.replicaGrouping(...)`; else it is the
+    parameter."""
 
     def __init__(self, executor: PoplarExecutor, name: str, parameter: torch.nn.Parameter) -> None:
         self._executor, self._name, self._parameter = executor, name, parameter

@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-
 from typing import Any
 
 import torch
