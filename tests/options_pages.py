@@ -1,19 +1,26 @@
-"""Writes docs/options.md from the options' declarations and docs/poptorch.md from the table of PopTorch's names.
+"""Writes docs/options.md from the options' declarations and docs/poptorch.md from the table of PopTorch's options, the docstrings of
+`tileflow/poptorch/` and the list of all names of the reference system.
 
     python tests/options_pages.py       # after an option or an entry changed; tests/options/test_options_pages.py asks for it
 """
 from __future__ import annotations
 
+import ast
+import functools
 import inspect
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-sys.path[:0] = [str(ROOT)]
+sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
+
+from poptorch_names import NAMES  # noqa: E402
 
 from tileflow.options.declaration import GROUPS, Declaration  # noqa: E402
 from tileflow.options.kinds import Flag  # noqa: E402
 from tileflow.options.options import declarations  # noqa: E402
+from tileflow.options.reference.enums import ENUMS  # noqa: E402
 from tileflow.options.reference.table import SECTIONS, Entry  # noqa: E402
 
 COMMAND = "python tests/options_pages.py"
@@ -75,14 +82,45 @@ Names are those of layers, of a file's tensors and of its nodes. What is anchore
 outputs and weights keep their bits, but where attention is no longer one operator.
 
 """
-POPTORCH_HEAD = f"""# PopTorch's options in tileflow
+ROOF = ROOT / "tileflow" / "poptorch"
+POPTORCH_HEAD = f"""# PopTorch's names in tileflow
 
-Made by `{COMMAND}` from the table `tileflow/options/reference/table.py`, which reads the files as well; a test holds it to the table.
+Made by `{COMMAND}` from the table `tileflow/options/reference/table.py`, which reads the files as well, and from `tileflow/poptorch/`; a test
+holds it to them.
 
-Options files that end in `.conf` or `.txt` take these names as calls, `Training.gradientAccumulation(8)`, in camelCase or snake_case; TOML and
-JSON files as keys, `{{"Training.gradientAccumulation": 8}}` (`docs/options.md`). In Python the option's own name is a keyword or a field. Where
-there is none, the sentence says what is done instead; a file that sets it ends with that sentence, or where it says "taken, without effect" goes on
-with it as a warning.
+A script for PopTorch runs with one import changed, where PyTorch is installed (`pip install 'tileflow-engine[torch]'`):
+
+```python
+import torch
+import tileflow.poptorch as poptorch
+
+opts = poptorch.Options().deviceIterations(10)
+opts.Training.gradientAccumulation(4)
+loader = poptorch.DataLoader(opts, dataset, batch_size=16, shuffle=True)
+model = poptorch.trainingModel(net, opts, poptorch.optim.AdamW(net.parameters(), lr=1e-3))
+for x, labels in loader:
+    prediction, loss = model(x, labels)
+```
+
+Names are in camelCase and in snake_case; an option that has a value is read, and set, by its name in snake_case (`opts.device_iterations`).
+What differs on purpose:
+
+- A module's parameters and buffers are always those of now: `copyWeightsToHost` and `copyWeightsToDevice` copy nothing, but for edits through
+  `.data` and where precisions differ.
+- What is compiled is compared with PyTorch first, and a module that computes something else is refused with both numbers.
+- Inputs of other shapes or types compile anew, where PopTorch has an error.
+- `bias_correction=False` of AdamW is heeded; `maximize=True` is refused. `torch.optim` objects update as PyTorch's do, `poptorch.optim` ones as
+  PopTorch's.
+- Errors of options are ValueErrors and AssertionErrors at once; what a model raises is a `poptorch.Error`. A `RecoverableError` says by its
+  `recovery_action` what to do first: besides PopTorch's words `FREE_MEMORY`, `FREE_DISK`, `RESTART_WORKERS`, `RESUME` (the call with resume=True)
+  and `RESTORE` (the last checkpoint).
+- Everything is on one IPU until `setExecutionStrategy` says otherwise; blocks then count. What is computed depends on neither.
+- `ipuHardwareIsAvailable()` is False: everything is computed on this computer.
+
+Options files that end in `.conf` or `.txt` take the options' names as calls, `Training.gradientAccumulation(8)`, in camelCase or snake_case; TOML and
+JSON files as keys, `{{"Training.gradientAccumulation": 8}}` (`docs/options.md`). In tileflow's own `Options` the option's own name is a keyword or a
+field. Where there is none, the sentence says what is done instead; a file that sets it ends with that sentence, or where it says "taken, without
+effect" goes on with it as a warning.
 
 | PopTorch | tileflow |
 | --- | --- |
@@ -92,6 +130,8 @@ with it as a warning.
 | `POPTORCH_DEFAULT_OPTIONS`, a `poptorch.conf` | `tileflow.Options.load(path)`, `--options FILE`, `TILEFLOW_DEFAULT_OPTIONS` |
 
 """
+CALLED_OTHERWISE = {"poptorch.optim": "optim", "poptorch.profiling": "profiling", "poptorch.testing": "testing", "poptorch.poptorch_core": "errors"}
+"""Files of the roof that are modules of the reference's."""
 
 
 def _cell(text: str) -> str:
@@ -146,7 +186,82 @@ def poptorch_page() -> str:
             says = f"Taken, without effect: {e.says}" if e.idle else e.says[:1].upper() + e.says[1:]
             parts.append(f"| {_cell(f'`{e.name}{_arguments(e)}`')} | {', '.join(f'`{n}`' for n in e.options)} | {_cell(says)} |\n")
         parts.append("\n")
+    parts += _names_of_the_roof()
     return "".join(parts).rstrip() + "\n"
+
+
+@functools.cache
+def _docstrings() -> tuple[dict[str, str], Mapping[str, str]]:
+    """Docstrings of `tileflow/poptorch/` by name (`Block`, `Block.start`, `poptorch.optim.SGD`), and what is said of names that are not there."""
+    found: dict[str, str] = {}
+    instead: Mapping[str, str] = {}
+    for path in sorted(ROOF.glob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        module = next((m for m, name in CALLED_OTHERWISE.items() if name == path.stem), None)
+        for where, node in _defined(tree):
+            found.setdefault(where, _first(node))
+            if module is not None:
+                found.setdefault(f"{module}.{where}", _first(node))
+        found.setdefault(path.stem, _first(tree))
+        for statement in tree.body:
+            if isinstance(statement, ast.Assign) and getattr(statement.targets[0], "id", "") == "INSTEAD":
+                instead = ast.literal_eval(statement.value)
+    return found, instead
+
+
+def _defined(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
+    """Functions and classes of a file, and what is in its classes, bases in the same file included."""
+    classes = {n.name: n for n in tree.body if isinstance(n, ast.ClassDef)}
+
+    def members(node: ast.ClassDef) -> Iterator[tuple[str, ast.AST]]:
+        for inner in node.body:
+            if isinstance(inner, ast.FunctionDef):
+                yield inner.name, inner
+            elif isinstance(inner, ast.Assign) and isinstance(inner.value, ast.Name):
+                yield inner.targets[0].id, next(m for n, m in members(node) if n == inner.value.id)       # type: ignore[attr-defined]
+        for base in node.bases:
+            if getattr(base, "id", "") in classes:
+                yield from members(classes[base.id])                                                      # type: ignore[attr-defined]
+    for node in tree.body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            yield node.name, node
+            for name, inner in members(node) if isinstance(node, ast.ClassDef) else ():
+                yield f"{node.name}.{name}", inner
+
+
+def _first(node: ast.AST) -> str:
+    """The first paragraph of a docstring, without what the reader of a table needs not."""
+    text = " ".join((ast.get_docstring(node) or "").partition("\n\n")[0].split())             # type: ignore[arg-type]
+    return text.rstrip(":") + "." if text.endswith(":") else text
+
+
+def roof_sentence(owner: str, name: str) -> str | None:
+    """What the page says of a name of the reference's: its docstring, or why it is not there; None where there is neither."""
+    found, instead = _docstrings()
+    if owner in ENUMS:
+        return f"A member of `poptorch.{owner}`."
+    if owner in ("poptorch", "earlier"):
+        if name in ENUMS:
+            return " ".join((ENUMS[name].__doc__ or "").split()) + f" {', '.join(m.name for m in ENUMS[name])}."      # type: ignore[attr-defined]
+        if name in instead:
+            return f"Not there: {instead[name]}."
+        return found.get(name) or {"enums": "The enums, also under `poptorch`.", "poptorch_core": "The errors, also under `poptorch`.",
+                                   "BlockId": "Names of blocks are texts.", "identity_loss": "Mark what training minimises: the mean or the sum of a "
+                                   "tensor, or the tensor itself."}.get(name)
+    return found.get(f"{owner}.{name}") or found.get(name if owner in CALLED_OTHERWISE else "")
+
+
+def _names_of_the_roof() -> list[str]:
+    """A table of the names of the module, and one of the methods of its classes; options are in tables of their own."""
+    parts = ["\n## All names of `poptorch`\n\nOf the last release, 3.4; those of earlier ones at the end. `Options` are above, by group.\n\n"
+             "| PopTorch | in `tileflow.poptorch` |\n| --- | --- |\n"]
+    for owner, names in NAMES.items():
+        if owner in ENUMS or owner.startswith("Options"):
+            continue
+        for name in names:
+            shown = name if owner in ("poptorch", "earlier") else f"{owner.removeprefix('poptorch.')}.{name}"
+            parts.append(f"| `{shown}` | {_cell(roof_sentence(owner, name) or '')} |\n")
+    return parts
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ QUOTED = re.compile(r"`([^`\n]+)`")
 FOLDER = re.compile(r"[\w-]+(?:/[\w-]+)*/?")
 COMMENTED = re.compile(r"#.*(?:`|\.py|\.md)")
 DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
-OBJECTS = ("options.", "memory.", "program.")
-"""What an object is called more often than the folder: names behind these are not looked up."""
+OBJECTS = ("options.", "memory.", "program.", "torch.", "poptorch.")
+"""What an object, or a package of others, is called more often than the folder: names behind these are not looked up."""
 ELSEWHERE = {"docs/notes/transforms/pipelining.md", "docs/trace-event-format.md", "fusion_nhwc_conv.py", "ipu_configuration.py", "model.npz",
              "checkpoint.failed", "tests/test_x.py", "path/to/test_tiny.py"}
 """Files of other projects and of users, and what stands for any file."""

@@ -43,7 +43,7 @@ _LAZY = {
     "TileCompilation": "exploration.simulate",
     "TrainResult": "api", "Options": "options.options", "DataLoader": "runtime.data",
     "AsynchronousDataAccessor": "runtime.data", "Dataset": "runtime.data", "nn": "nn", "optim": "optim", "callbacks": "callbacks",
-    "autocast": "nn", "Policy": "precision.policy",
+    "autocast": "nn", "Policy": "precision.policy", "torch": "torch",
 }
 """Public names and where they live; loaded at first use, so that `import tileflow` and `tileflow --help` are quick."""
 __all__ = [

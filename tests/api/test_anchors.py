@@ -145,7 +145,7 @@ def test_gradients(strategy):
 
 
 def test_gradients_that_there_are_none_of():
-    with pytest.raises(OptionError, match="heads.bias is no parameter that has a gradient; there are first.weight"):
+    with pytest.raises(OptionError, match=r"heads\.bias is no parameter that has a gradient; there are first\.weight"):
         tileflow.training_model(Net(), anchored_tensors="Gradient___heads.bias")(rows(4), np.array([0, 1, 2, 0]))
-    with pytest.raises(OptionError, match="inference has no gradient of first.weight"):
+    with pytest.raises(OptionError, match=r"inference has no gradient of first\.weight"):
         tileflow.inference_model(Net(), anchored_tensors="Gradient___first.weight")(rows(4))

@@ -77,11 +77,11 @@ ARROWS = {
     "custom": LOWEST | {"custom", "ops"},
     "executable": {"executable", "kernels", "memory", "state", "system"},
     "collective": {"collective", "system"},
-    "poptorch": {"poptorch", "api", "nn", "optim", "options", "runtime", "strategy", "system", "torch"},
+    "poptorch": {"feed", "graph", "optim", "options", "poptorch", "strategy", "system", "torch"},
 }
 """What each part may import of the house, those that are still empty (`EMPTY`) included. Parts above these (runtime,
 api, cli) have rules of their own below."""
-EMPTY = {"custom", "collective", "poptorch"}
+EMPTY = {"custom", "collective"}
 """Rooms that docs/design.md keeps free for floors to come."""
 
 
@@ -318,8 +318,8 @@ def test_nothing_is_left_to_do():
         assert not [w for w in ("TO" + "DO", "FIX" + "ME", "XX" + "X") if w in text], path
 
 
-LOGS = "tileflow.system.logs"
-"""The one file that knows Python's logging: it hands out loggers and configures none."""
+LOGS = ("tileflow.system.logs", "tileflow.torch.tracing")
+"""The file that hands out loggers, and the one that quiets those of exporters while they work."""
 
 
 def test_nobody_prints_or_configures_logging():
@@ -330,7 +330,7 @@ def test_nobody_prints_or_configures_logging():
         for node in nodes(path):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 assert node.func.id != "print", f"{path.name}:{node.lineno}"
-        if module_of(path) != LOGS:
+        if module_of(path) not in LOGS:
             assert "logging" not in {n.split(".")[0] for n in imports(path)}, path
 
 

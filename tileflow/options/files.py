@@ -1,6 +1,6 @@
 """Options files to checked options: TOML, JSON, and lines of calls as of a script. Parsed, never executed.
 
-All of them take PopTorch's names as well as tileflow's (`poptorch.table`).
+All of them take PopTorch's names as well as tileflow's (`reference/table.py`).
 """
 from __future__ import annotations
 

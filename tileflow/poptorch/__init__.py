@@ -8,7 +8,7 @@ import sys
 from typing import Any, NoReturn
 
 try:
-    import torch as _torch  # noqa: F401
+    import torch as _torch
 except ImportError:
     raise ImportError("tileflow.poptorch needs PyTorch: pip install 'tileflow-engine[torch]'.") from None
 
@@ -30,7 +30,7 @@ from ..options.reference.enums import (
     SyncPattern,
     VariableRetrievalMode,
 )
-from ..system.version import VERSION as __version__  # noqa: N811
+from ..system.version import VERSION
 from . import autocasting, ops, optim, options, profiling, testing
 from . import errors as poptorch_core
 from .autocasting import autocast
@@ -60,8 +60,10 @@ __all__ = [
     "SharingStrategy", "Stage", "SyncPattern", "TensorLocationSettings", "UnrecoverableError", "VariableRetrievalMode", "autocast", "autocasting",
     "enums", "inferenceModel", "ipuHardwareIsAvailable", "ipuHardwareVersion", "load", "module_repr", "ops", "optim", "options", "poptorch_core",
     "profiling", "registerCustomArgParser", "registerPostCompileHook", "registerPreCompileHook", "removeBlocks", "setLogLevel", "testing",
-    "trainingModel", *ops.__all__,
+    "trainingModel", "__version__", *ops.__all__,
 ]
+__version__ = VERSION
+"""tileflow's own."""
 INSTEAD = {
     "experimental": "its IPUScope and IPUContext ran single functions; give a torch.nn.Module to inferenceModel",
     "eager": "PyTorch itself runs operations one by one; give a torch.nn.Module to inferenceModel",

@@ -102,4 +102,4 @@ def of_module(module: torch.nn.Module, enabled: bool = True) -> None:
     module.register_forward_hook(_CastEnds(begun), always_call=True)
 
 
-torch.nn.Module.autocast = of_module                                                # type: ignore[assignment]
+torch.nn.Module.autocast = of_module                                                # type: ignore[attr-defined]

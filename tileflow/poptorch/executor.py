@@ -17,18 +17,20 @@ from ..options.reference.enums import CommGroupType, OutputMode, VariableRetriev
 from ..torch import inference_model, training_model
 from . import optim
 from .errors import Error, InvalidOption, not_there, translated
+from .grouped import Grouped, checked
+from .ops import told
 from .options import Options
 from .spelling import both_spellings
 from .strategies import PipelinedExecution, ShardedExecution
 
 NO_EXECUTABLE = "Model has not been compiled or has been destroyed."
-WRAPPED = ("Model has already been wrapped in 'poptorch.trainingModel'. Call model.destroy() on the model to unwrap before wrapping again. (The model "
-           "is what trainingModel returned.)")
+WRAPPED = ("Model has already been wrapped in 'poptorch.trainingModel'. Call model.destroy() on the model to unwrap before wrapping again. "
+           "(The model is what trainingModel returned.)")
 ACCUMULATES = ("You must set poptorch.Options().Training.gradientAccumulation to 1 or leave it as its default value (1) when running a "
                "poptorch.inferenceModel().")
 MORE_ITERATIONS = (" Use poptorch.Options().deviceIterations to process a sufficient number of batches each run for pipelined execution instead.")
-NO_BACKWARD = ("backward() cannot be called explicitly on outputs of a PopTorch model. If you're using a trainingModel, the backwards pass is performed "
-               "automatically when invoking the model. If you're using an inferenceModel, you should use a trainingModel instead.")
+NO_BACKWARD = ("backward() cannot be called explicitly on outputs of a PopTorch model. If you're using a trainingModel, the backwards pass is "
+               "performed automatically when invoking the model. If you're using an inferenceModel, you should use a trainingModel instead.")
 UPDATED = "UpdatedVar___"
 """What the name of a parameter has before it where what the update makes of it is meant."""
 _trained: weakref.WeakKeyDictionary[torch.nn.Module, weakref.ref[PoplarExecutor]] = weakref.WeakKeyDictionary()
@@ -70,22 +72,25 @@ def registerPostCompileHook(hook: Callable[[], Any]) -> HookHandle:
 class PoplarExecutor:
     """A module that is compiled and run here; made by `trainingModel` and `inferenceModel`, and called as the module is.
 
-    What it has not itself is the module's: `executor.layer1`. The module's mode (`train()`, `eval()`) is that of when it was wrapped.
+    What it has not itself is the module's: `model.layer1` of one that is called model. The module's mode (`train()`, `eval()`) is that of when it was wrapped.
     """
 
     def __init__(self, model: torch.nn.Module, options: Options | None, training: bool, optimizer: torch.optim.Optimizer | None = None) -> None:
         if options is not None and not isinstance(options, Options):
             raise Error(f"Invalid type: 'options' is of type {type(options)} (Expected poptorch.Options)")
         made = Options() if options is None else options.freeze().clone()
-        if not training and made.tileflow().gradient_accumulation != 1:
+        values = made.tileflow()
+        if not training and values.gradient_accumulation != 1:
             pipelined = isinstance(made.strategy, PipelinedExecution) and not isinstance(made.strategy, ShardedExecution)
             raise Error(ACCUMULATES + (MORE_ITERATIONS if pipelined else ""))
         if made.defaultOutputMode():
             made.outputMode(OutputMode.Final if training else OutputMode.All)
-        self._user_model, self._training, self._options = model, training, made
+        self._user_model, self._training, self._options, self._values = model, training, made, values
+        self._micro_batches = values.input_groups * values.device_iterations * (values.gradient_accumulation if training else 1)
         self._optimizer = optimizer
         self._modes = [m.training for m in model.modules()]
-        self._groups: dict[str, str] = {}
+        self._groupings: dict[str, str] = {}
+        self._grouped: Grouped | None = None
         self._bridge: Any = None
         self._is_attached = False
         self._seconds: float | None = None
@@ -140,11 +145,15 @@ class PoplarExecutor:
                 self._compile(args, kwargs)
                 begin = time.perf_counter()
             given = time.perf_counter()
+            if self._grouped is not None:
+                self._grouped.load(self._bridge.compiled)
             if [m.training for m in self._user_model.modules()] == self._modes:
                 found = self._bridge(*args, **kwargs)
             else:
                 with self._as_wrapped():
                     found = self._bridge(*args, **kwargs)
+            if self._grouped is not None:
+                self._grouped.take(self._bridge.compiled)
         self._is_attached = True
         self._note(begin, given, time.perf_counter())
         return _no_backward(found)
@@ -165,7 +174,10 @@ class PoplarExecutor:
         with self._as_wrapped():
             if self._bridge is None:
                 self._bridge = self._made()
+            told()
             self._bridge.compile(*args, **kwargs)
+        for sentence in told():
+            warnings.warn(sentence, stacklevel=3)
         self._attach_optimizer()
         self._is_attached = True
         self._seconds = time.perf_counter() - begin
@@ -173,11 +185,14 @@ class PoplarExecutor:
             hook()
 
     def _made(self) -> Any:
-        changes: dict[str, Any] = {"replica_grouping": self._groups} if self._groups else {}
+        changes: dict[str, Any] = {"replica_grouping": self._groupings} if self._groupings else {}
         if self._options.anchors:
             changes["anchored_tensors"] = [n for n in self._options.anchors.values() if not n.startswith(UPDATED)]
         options = self._options.tileflow(**changes)
         self._options.freeze()
+        if self._groupings:
+            self._grouped = Grouped(self._user_model, self._groupings)
+            return training_model(self._grouped.module, options, self._grouped.optimizer(self._optimizer))
         if self._training:
             return training_model(self._user_model, options, self._optimizer)
         return inference_model(self._user_model, options)
@@ -196,8 +211,7 @@ class PoplarExecutor:
                 m.training = mode
 
     def _check(self, args: Any, kwargs: Any) -> None:
-        values = self._options.tileflow()
-        count = values.input_groups * values.device_iterations * (values.gradient_accumulation if self._training else 1)
+        values, count = self._values, self._micro_batches
         for name, tensor in named_tensors(args, kwargs):
             if tensor.requires_grad:
                 raise Error(f"An input tensor to an IPU model can not have requires_grad set to True, however {name} does: you can set "
@@ -268,7 +282,7 @@ class PoplarExecutor:
         self._optimizer = optimizer
         if self._bridge is not None:
             with translated():
-                self._bridge.set_optimizer(optimizer)
+                self._bridge.set_optimizer(optimizer if self._grouped is None else self._grouped.optimizer(optimizer))
             self._attach_optimizer()
 
     def _attach_optimizer(self) -> None:
@@ -280,12 +294,14 @@ class PoplarExecutor:
         if loaded is not None:
             self._bridge.load_optimizer_state_dict({**loaded["ipu_state"], **(loaded["ipu_param"] or {})})
         bridge = weakref.ref(self._bridge)
+        weights = tuple(f"{name}." for name, _ in self._user_model.named_parameters())
 
         def read() -> Mapping[str, Any]:
             found = bridge()
             states = {} if found is None else {name: torch.as_tensor(x) for name, x in found.optimizer_state_dict().items()}
-            return {"ipu_state": {name: x for name, x in states.items() if x.dim()},
-                    "ipu_param": {name: x for name, x in states.items() if not x.dim()}}
+            of_weights = {name for name in states if name.startswith(weights)}
+            return {"ipu_state": {name: states[name] for name in states if name in of_weights},
+                    "ipu_param": {name: states[name] for name in states if name not in of_weights}}
         made.attach(read)
 
     # ---- looking at it
@@ -384,8 +400,8 @@ class PoplarExecutor:
 
     @not_there
     def save(self, filename: str, export_model: bool = True, save_rng_state: bool = True) -> NoReturn:
-        """Not there: torch.save(model.state_dict(), path) keeps weights, optimizer.state_dict() what the optimizer remembers, and compiled kernels are
-        kept by themselves."""
+        """Not there: torch.save(model.state_dict(), path) keeps weights, optimizer.state_dict() what the optimizer remembers, and compiled
+        kernels are kept by themselves."""
         raise AssertionError
 
     @not_there
@@ -396,7 +412,7 @@ class PoplarExecutor:
     @property
     def rng_state(self) -> list[int]:
         """The seed, which is all: random numbers follow from it and from the number of the update. It is set by opts.randomSeed."""
-        return [self._options.tileflow().seed]
+        return [self._values.seed]
 
 
 COUNTERS = ("input", "input_complete", "output", "output_complete")
@@ -404,7 +420,8 @@ COUNTERS = ("input", "input_complete", "output", "output_complete")
 
 
 class Weight:
-    """A parameter of a module that is to be trained, whose replicas may have different ones: `model.W.replicaGrouping(...)`. Else it is the parameter."""
+    """A parameter of a module that is to be trained, of which replicas may have their own, by `model.W.replicaGrouping(...)`; else it is the
+    parameter."""
 
     def __init__(self, executor: PoplarExecutor, name: str, parameter: torch.nn.Parameter) -> None:
         self._executor, self._name, self._parameter = executor, name, parameter
@@ -413,15 +430,14 @@ class Weight:
         """Give groups of replicas weights of their own: the parameter's first axis counts the groups.
 
         Args:
-            comm_group_type: which replicas are a group. shards: how many. variable_retrieval_mode: OnePerGroup.
+            comm_group_type: which replicas are a group. shards: how many replicas a group has. variable_retrieval_mode: OnePerGroup.
 
         Raises:
             Error: the parameter is a scalar, or its first axis is not the number of groups. InvalidOption: a value is wrong.
         """
-        if self._parameter.dim() == 0:
-            raise Error("Scalars cannot be passed as per-replica weight tensor values")
         kind, kept = word(CommGroupType(comm_group_type)), word(VariableRetrievalMode(variable_retrieval_mode))
-        self._executor._groups[self._name] = "no_grouping" if kind == "no_grouping" else f"{kind}:{shards}:{kept}"
+        checked(self._name, self._parameter, str(kind), shards, self._executor._values.replication_factor)
+        self._executor._groupings[self._name] = "no_grouping" if kind == "no_grouping" else f"{kind}:{shards}:{kept}"
 
     replica_grouping = replicaGrouping
 

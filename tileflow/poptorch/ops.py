@@ -1,7 +1,6 @@
 """What a module's `forward` says to the compiler, and operations that PyTorch has not, under the reference's names."""
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from types import TracebackType
@@ -18,6 +17,22 @@ from .spelling import both_spellings
 __all__ = ["CPU", "Attribute", "MultiConv", "NameScope", "cond", "ctc_beam_search_decoder", "custom_op", "dynamic_slice",
            "dynamic_update", "for_loop", "fps", "identity_loss", "ipu_print_tensor", "isRunningOnIpu", "nearest", "nop",
            "recomputationCheckpoint", "serializedMatMul", "set_available_memory", "set_overlap_for_input", "set_overlap_for_output"]
+
+
+_told: dict[str, None] = {}
+
+
+def _tell(sentence: str) -> None:
+    """Say something once the module that is being exported is compiled: exporters run `forward` several times, and keep warnings to themselves."""
+    if exporting() is not None:
+        _told[sentence] = None
+
+
+def told() -> list[str]:
+    """What was to be said since this was asked last."""
+    found = list(_told)
+    _told.clear()
+    return found
 
 
 def isRunningOnIpu() -> bool:
@@ -100,9 +115,8 @@ def set_overlap_for_output(output_tensors: Any, mode: OverlapMode) -> Any:
 def _overlapped(what: str, tensors: Any, mode: OverlapMode) -> Any:
     if not isinstance(mode, OverlapMode):
         raise InvalidOption(f"set_overlap_for_{what} needs a poptorch.OverlapMode, not {mode!r}.")
-    if mode != OverlapMode.NoOverlap and isRunningOnIpu():
-        warnings.warn(f"set_overlap_for_{what} has no effect: give tileflow.compile the option overlap_{what}s, such as "
-                      f"{{\"*\": \"{word(mode)}\"}}.", stacklevel=3)
+    if mode != OverlapMode.NoOverlap:
+        _tell(f"set_overlap_for_{what} has no effect: give tileflow.compile the option overlap_{what}s, such as {{\"*\": \"{word(mode)}\"}}.")
     return tensors
 
 
@@ -212,9 +226,8 @@ def nearest(x: torch.Tensor, y: torch.Tensor, batch_x: Any = None, batch_y: Any 
 
 def ipu_print_tensor(tensor: torch.Tensor, title: str = "", *settings: Any, **more: Any) -> torch.Tensor:
     """The tensor as it is; nothing is printed from within a compiled model: `Options.anchorTensor` shows values of a call."""
-    if isRunningOnIpu():
-        warnings.warn("ipu_print_tensor has no effect: a compiled model prints nothing. opts.anchorTensor(name, tensor) and "
-                      "model.getAnchoredTensor(name) show values of a call.", stacklevel=2)
+    _tell("ipu_print_tensor has no effect: a compiled model prints nothing. opts.anchorTensor(name, tensor) and model.getAnchoredTensor(name) show "
+          "values of a call.")
     return tensor
 
 
@@ -270,8 +283,7 @@ class Attribute:
         self.attributes = kwargs
 
     def __enter__(self) -> Attribute:
-        if isRunningOnIpu():
-            warnings.warn(f"poptorch.Attribute({', '.join(self.attributes)}) has no effect: there is no outlining to steer.", stacklevel=2)
+        _tell(f"poptorch.Attribute({', '.join(self.attributes)}) has no effect: there is no outlining to steer.")
         return self
 
     def __exit__(self, *what: object) -> None:

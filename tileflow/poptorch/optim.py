@@ -1,4 +1,4 @@
-"""Optimizers under the reference's names: PyTorch's objects, with loss scaling, element types of states, and attributes that are compiled in or not."""
+"""Optimizers under the reference's names: PyTorch's objects, with loss scaling, types of states, and attributes that are compiled in."""
 from __future__ import annotations
 
 import math

@@ -136,7 +136,7 @@ class _Names:
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("_"):
             object.__setattr__(self, name, value)
-        elif self._options._is_value(name):
+        elif name == "random_seed" or self._options._is_value(name):
             self._options._put(name, value)
         else:
             raise InvalidOption(f"Invalid option {name}; {self._prefix}{name} is no option that has a value. docs/poptorch.md lists all names.")
@@ -166,6 +166,7 @@ class _Names:
         raise TypeError(f"A group of options cannot be copied without them; use Options.clone(), then .{self._group} of the copy.")
 
 
+@both_spellings
 class _Group(_Names):
     """`opts.Training` and the others."""
 
@@ -181,6 +182,7 @@ class _Group(_Names):
         return f"{self._group}({self._options._shown(self._entries())})"
 
 
+@both_spellings
 class _Distributed(_Group):
     """`opts.Distributed`: one process, number 0."""
 
@@ -190,6 +192,7 @@ class _Distributed(_Group):
     """How many there are."""
 
 
+@both_spellings
 class Options(_Names):
     """Everything that a model or a data loader is told besides what it computes.
 
@@ -310,19 +313,19 @@ class Options(_Names):
     # ---- reading
 
     def _is_value(self, name: str) -> bool:
+        if name == "random_seed":
+            return "seed" in self._values
         return name in VALUES or name in READ_AS or name in declarations()
 
     def exists(self, option: str) -> bool:
         """Whether an option has a value: all have, but for random_seed, which must be set first."""
-        return self._is_value(option) and (option != "random_seed" or "seed" in self._values)
+        return self._is_value(option)
 
     def _value(self, name: str) -> Any:
         if name == "anchored_tensors":
             return dict(self._anchors)
         if name in VALUES:
             return self._said.get(name, VALUES[name])
-        if name == "random_seed" and "seed" not in self._values:
-            raise AttributeError("Invalid attribute random_seed.")
         option = READ_AS.get(name, name)
         value = self._every().get(option, declarations()[option].default)
         if option in ENUM_OF:
@@ -350,7 +353,9 @@ class Options(_Names):
             InvalidOption: options that are each right do not go together.
         """
         with of_options():
-            made = TileflowOptions(**{**self._every(), **changes})
+            values = {**self._every(), **changes}
+            policy = {name: values.pop(name) for name in ("autocast",) if name in values}
+            made = TileflowOptions(**values).filled(policy)                     # as of a file: it lists what any model may have
             made.validate()
             return made
 

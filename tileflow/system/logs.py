@@ -16,7 +16,7 @@ _root.addHandler(logging.NullHandler())
 
 
 def logger(name: str = "") -> logging.Logger:
-    """The logger of a part, such as "data" for `tileflow.data`."""
+    """The logger of a part, such as "data"."""
     return logging.getLogger(f"{ROOT}.{name}" if name else ROOT)
 
 

@@ -7,5 +7,6 @@ except ImportError as error:
 
 from .annotations import ask, begin, exporting, identity_loss, scope, serialized_matmul
 from .executor import Executor, inference_model, training_model
+from .function import Function
 
-__all__ = ["Executor", "ask", "begin", "exporting", "identity_loss", "inference_model", "scope", "serialized_matmul", "training_model"]
+__all__ = ["Executor", "Function", "ask", "begin", "exporting", "identity_loss", "inference_model", "scope", "serialized_matmul", "training_model"]

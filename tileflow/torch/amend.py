@@ -4,6 +4,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
+from fractions import Fraction
 
 import numpy as np
 
@@ -15,6 +16,8 @@ from .annotations import Asked
 from .export import Exported
 
 NORM, DROPOUT = "BatchNormalization", "Dropout"
+DIGITS, DENOMINATOR = 7, 64
+"""A number of more digits, the zero before the point among them, is a fraction with at most this denominator where there is one."""
 
 
 def amend(graph: Graph, made: Exported) -> None:
@@ -96,8 +99,11 @@ def _let_scale(graph: Graph, node: Node, number: float) -> None:
 
 
 def _decimal(number: float) -> float:
-    """The shortest decimal number that is the same in float32: what was written before a file made it float32."""
-    return float(str(np.float32(number)))
+    """The shortest decimal number that is the same in float32, or a fraction such as 1/6 where that is long: what was written before a file made it
+    float32."""
+    short = str(np.float32(number))
+    fraction = float(Fraction(number).limit_denominator(DENOMINATOR))
+    return fraction if sum(map(str.isdigit, short)) > DIGITS and np.float32(fraction) == np.float32(number) else float(short)
 
 
 def _take_attributes_as_written(graph: Graph) -> None:

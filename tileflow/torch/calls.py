@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import ml_dtypes
@@ -10,20 +11,19 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from ..system.errors import DataError, TypeMismatchError
+from ..system.errors import TypeMismatchError
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
 def array_of(tensor: torch.Tensor) -> np.ndarray:
     """The tensor's elements as an array: the same memory where it is a plain row-major tensor of this computer's."""
-    tensor = tensor.detach()
-    if tensor.device.type != "cpu":
-        tensor = tensor.cpu()
+    if tensor.requires_grad:
+        tensor = tensor.detach()
     if tensor.dtype == torch.bfloat16:
-        return tensor.contiguous().view(torch.int16).numpy().view(BFLOAT16)
+        return tensor.cpu().contiguous().view(torch.int16).numpy().view(BFLOAT16)
     try:
-        return tensor.numpy()
+        return tensor.numpy(force=not tensor.is_cpu)
     except TypeError:
         raise TypeMismatchError(f"A tensor of {tensor.dtype} ({tensor.layout}) has no array; give floats, integers or booleans.") from None
 
@@ -82,8 +82,6 @@ def _same(a: Any, b: Any) -> bool:
 def flattened(args: tuple[Any, ...], kwargs: Mapping[str, Any], parameters: Sequence[str]) -> tuple[Form, list[torch.Tensor]]:
     """A call's form and its tensors; arrays become tensors. `parameters`: what `forward` calls its arguments, in order.
 
-    Raises:
-        DataError: no tensor is among them.
     """
     args, kwargs = _positional(args, kwargs, parameters)
     paths, spec = pytree.tree_flatten_with_path((args, kwargs))
@@ -144,8 +142,18 @@ class Results:
             places.append(len(tensors) - 1 if known is None else known)
         return cls(spec, tuple(places), tuple(None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves)), tensors
 
+    @cached_property
+    def plain(self) -> type | None:
+        """torch.Tensor, or tuple of tensors, each another one; None: anything else."""
+        flat = list(range(len(self.places))) == list(self.places)
+        return torch.Tensor if self.spec.is_leaf() and flat else tuple if flat and self.spec == pytree.tree_structure(tuple(self.places)) else None
+
     def nested(self, tensors: Sequence[Any]) -> Any:
         """What `forward` would return, of these tensors."""
+        if self.plain is torch.Tensor:
+            return tensors[0]
+        if self.plain is tuple:
+            return tuple(tensors)
         return pytree.tree_unflatten([c if i is None else tensors[i] for i, c in zip(self.places, self.constants, strict=True)], self.spec)
 
 

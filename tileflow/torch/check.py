@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,12 +35,15 @@ LONGEST = 160
 """Characters of a node's name."""
 ALIKE = 0.01
 """Whole numbers of an output that may differ, as an argmax of numbers that are almost equal does."""
+BUFFER = "the buffer"
+FLOAT32 = 2.0 ** -23
 Arrays = list[np.ndarray]
 
 
 def check(module: torch.nn.Module, form: Form, tensors: Sequence[torch.Tensor], seen: Observed, made: Exported, imported: Imported,
           host: Host) -> None:
-    """Compare outputs, losses and written buffers with PyTorch's, with nothing drawn on either side, and on a copy of the weights.
+    """Compare outputs, losses and written buffers with PyTorch's, with nothing drawn on either side, and on a copy of the weights. The second
+    call goes on from the buffers that the first has written.
 
     Args:
         tensors: inputs of one micro-batch. seen: what the module made of them. imported: the exported model in the module's own types.
@@ -49,19 +53,21 @@ def check(module: torch.nn.Module, form: Form, tensors: Sequence[torch.Tensor], 
     """
     graph = copied(imported.graph)
     names = _outputs(graph, made)
+    for node in graph.walk():                               # types are the module's own: what is cast was asked for, and departs by that
+        node.origin = replace(node.origin, hints=replace(node.origin.hints, casting=None, partials=None))
     if draw_nothing(graph):
         return                                              # nothing can be said of what draws otherwise
     weights = {**imported.weights, **own_arrays(module, made.names, {s.name for s in graph.states})}
     engine = _engine(graph, weights, host)
     for given, known in ((tensors, seen), (_varied(tensors), None)):
-        theirs = known or observe(module, form, given, bool(made.losses) or len(seen.returned) > seen.own)
+        theirs = known or observe(module, form, given, made.trains, seen)
         expected = [array_of(t) for t in theirs.returned] + [array_of(theirs.written[path]) for path in _paths(made, theirs)]
         found = [a[0] for a in engine.call([np.ascontiguousarray(array_of(t)).reshape(t.shape) for t in given])]
         wide: Arrays | None = None
         for i, (name, ours, want) in enumerate(zip(names, found, expected, strict=False)):
             if _near(ours, want, CLOSE * _spacing(want)):
                 continue
-            wide = _in_float64(module, form, given, made, seen) if wide is None else wide
+            wide = _in_float64(module, form, given, made, None if known else seen) if wide is None else wide
             error = np.max(np.abs(want.astype(np.float64) - wide[i]), initial=0.0) if wide and wide[i].shape == want.shape else 1e-3 * _largest(want)
             if not _near(ours, want, CLOSE * _spacing(want) + FAR * error):
                 raise UnsupportedError(_sentence(module, form, given, made, imported, weights, host, name, ours, want, known is None))
@@ -75,8 +81,7 @@ def _outputs(graph: Graph, made: Exported) -> list[str]:
         value = graph.state(name).output
         assert value is not None
         graph.outputs.append(value)
-        names.append(f"the buffer {name}")
-    graph.write_nothing()
+        names.append(f"{BUFFER} {name}")
     graph.losses = []
     return names
 
@@ -93,11 +98,12 @@ def _engine(graph: Graph, weights: Mapping[str, np.ndarray], host: Host) -> Engi
 
 
 def _varied(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Other inputs of the same kind: rows in another order, floats smaller by a tenth."""
+    """Other inputs of the same kind: rows in another order, floats smaller by a tenth, with the other sign where there are both."""
     found = []
     for t in tensors:
         rolled = t.roll(1, 0) if t.dim() and t.shape[0] > 1 else t.flip(-1) if t.dim() > 1 else t
-        found.append((rolled * 0.9).to(t.dtype) if t.is_floating_point() else rolled.clone())
+        signed = t.is_floating_point() and bool((t < 0).any()) and bool((t > 0).any())
+        found.append((rolled * (-0.9 if signed else 0.9)).to(t.dtype) if t.is_floating_point() else rolled.clone())
     return found
 
 
@@ -107,10 +113,10 @@ def _largest(array: np.ndarray) -> float:
 
 
 def _spacing(array: np.ndarray) -> float:
-    """Of numbers as large as the largest."""
+    """Of numbers as large as the largest; exporters write numbers of forward() in float32, so that float64 is no finer."""
     if array.dtype.kind not in "fV" or array.dtype.kind in "iub":
         return 0.0
-    precision = 2.0 ** -8 if array.dtype.name == "bfloat16" else float(np.finfo(array.dtype).eps)
+    precision = 2.0 ** -8 if array.dtype.name == "bfloat16" else max(float(np.finfo(array.dtype).eps), FLOAT32)
     return precision * max(_largest(array), precision)
 
 
@@ -125,12 +131,12 @@ def _near(ours: np.ndarray, want: np.ndarray, allowed: float) -> bool:
     return bool(np.all(np.abs(a - b)[finite] <= allowed)) and bool(np.array_equal(a[~finite], b[~finite], equal_nan=True))
 
 
-def _in_float64(module: torch.nn.Module, form: Form, tensors: Sequence[torch.Tensor], made: Exported, seen: Observed) -> Arrays:
+def _in_float64(module: torch.nn.Module, form: Form, tensors: Sequence[torch.Tensor], made: Exported, after: Observed | None) -> Arrays:
     """The same by PyTorch in float64; nothing where the module cannot be had so."""
     try:
         wide = copy.deepcopy(module).double()
         given = [t.double() if t.is_floating_point() else t for t in tensors]
-        found = observe(wide, form, given, bool(made.losses) or len(seen.returned) > seen.own)
+        found = observe(wide, form, given, made.trains, after)
         return [array_of(t).astype(np.float64) for t in (*found.returned, *(found.written[path] for path in _paths(made, found)))]
     except Exception:                                       # whatever a module of the user's does with what it did not expect
         return []
@@ -147,9 +153,11 @@ def _sentence(module: torch.nn.Module, form: Form, tensors: Sequence[torch.Tenso
     begins = _begins(module, tensors, made, imported, weights, host)
     if begins:
         begins = f" It begins at the node {one_line(begins, LONGEST)}, which the exporter wrote otherwise."
+    elif second and name.startswith(BUFFER):
+        begins = " In the call before it was the same: the exporter lost how forward() writes it from what it was."
     elif second:
-        begins = (" On the inputs of the call it is the same: something that Python computed from them was compiled in as a constant; compute "
-                  "it with tensors.")
+        begins = (" On the inputs of the call it is the same: a buffer that forward() writes, or what Python computed from a tensor, was compiled "
+                  "in as a constant.")
     number = (f"{ours[far]:.7g} where PyTorch has {want[far]:.7g}" if ours.shape == want.shape
               else f"of shape {list(ours.shape)} where PyTorch has {list(want.shape)}")
     return (f"{type(module).__name__}, exported by {made.by}, computes something else than the module: {name}{where} is {number}.{begins} "
@@ -191,6 +199,9 @@ class _Interpreter(torch.fx.Interpreter):
         super().__init__(module, garbage_collect_values=False)
         self.results: dict[str, np.ndarray] = {}
 
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+        return args[0][0].clone() if "onnx_symbolic" in str(target) else super().call_function(target, args, kwargs)
+
     def run_node(self, n: torch.fx.Node) -> object:
         result = super().run_node(n)
         if n.op == "call_function" and isinstance(result, torch.Tensor):
@@ -204,6 +215,6 @@ def _results(module: torch.nn.Module, program: torch.export.ExportedProgram, ten
         interpreter = _Interpreter(program.module(check_guards=False))
         try:
             interpreter.run(*(t.clone() for t in tensors))
-        except Exception:                                   # marks cannot be computed, and what follows them is not needed
+        except Exception:                                   # what comes before it is enough
             return interpreter.results
     return interpreter.results

@@ -60,6 +60,8 @@ class Executor:
         if self.training:
             assert self._homed is not None
             self._homed.home.written += 1
+            if isinstance(self._optimizer, torch.optim.Optimizer):
+                self._optimizer._opt_called = True        # type: ignore[attr-defined]  (a step was made: schedulers ask for it)
         return made.nested(found if isinstance(found, tuple) else (found,))
 
     def compile(self, *args: Any, **kwargs: Any) -> None:

@@ -28,6 +28,7 @@ LONGEST = 300
 """Characters of an exporter's reason."""
 CALLED = re.compile(r"%(\w+) :")
 """The node of torch.export's graph in what ONNX's nodes say of it."""
+_NUMBER = torch.ops.aten.scalar_tensor.default
 _NORM = torch.ops.aten._native_batch_norm_legit_functional.default
 
 
@@ -38,7 +39,7 @@ class Exported:
     names: by the model's names of stored tensors, the module's. results: how outputs are nested; the first `own` outputs are these. losses: places
     of outputs that are losses. written: by the name of a state, the output that replaces it after each micro-batch; statistics are those of them
     that batch normalisation keeps. hints: what is asked, by node. marks: what is asked of single tensors, by their name.
-    reason: why torch.export did not do it; "" where it did. program: what torch.export made.
+    trains: losses are wanted. reason: why torch.export did not do it; "" where it did. program: what torch.export made.
     """
 
     model: OnnxModel
@@ -51,6 +52,7 @@ class Exported:
     statistics: frozenset[str]
     hints: Mapping[str, Hints]
     marks: Mapping[str, Asked]
+    trains: bool
     reason: str = ""
     program: torch.export.ExportedProgram | None = None
 
@@ -61,16 +63,16 @@ class _Wrapped(torch.nn.Module):
     def __init__(self, module: torch.nn.Module, form: Form, written: Sequence[str], training: bool) -> None:
         super().__init__()
         self.module, self.training = module, module.training
-        self._form, self._written, self._trains = form, tuple(written), training
+        self._form, self._written, self.trains = form, tuple(written), training
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         args, kwargs = self._form.nested(tensors)
         export = exporting()
         assert export is not None
-        results, returned, own, losses = returned_by(lambda: self.module(*args, **kwargs), self._trains)
+        results, returned, own, losses = returned_by(lambda: self.module(*args, **kwargs), self.trains)
         export.told = results, own, losses
         export.begun.close()
-        returned += [loss for loss in export.losses if not any(loss is t for t in returned)] if self._trains else []
+        returned += [loss for loss in export.losses if not any(loss is t for t in returned)] if self.trains else []
         buffers = dict(self.module.named_buffers())
         returned = [t.clone() if any(t is b for b in buffers.values()) else t for t in returned]     # an output, and not the state itself
         return (*returned, *(buffers[name] for name in self._written))
@@ -149,7 +151,18 @@ def _by_torch_export(wrapped: _Wrapped, tensors: tuple[torch.Tensor, ...]) -> _F
             file.hints[node.name] = export.scopes[number]
         if node.op_type == "BatchNormalization" and origin.target is _NORM and origin.args[5] and origin.args[3] is not None:
             node.attribute.append(onnx.helper.make_attribute("training_mode", 1))      # torch.onnx writes the form for inference
+        if origin.target is _NUMBER and node.output[0] == origin.name and isinstance(origin.args[0], float):
+            _let_be(node, origin.args[0], origin.meta["val"].dtype)
     return file
+
+
+def _let_be(node: NodeProto, number: float, dtype: torch.dtype) -> None:
+    """A number of forward() as Python has it, which torch.onnx writes in float32."""
+    if dtype != torch.float64:
+        return
+    node.op_type = "Constant"
+    del node.input[:], node.attribute[:]
+    node.attribute.append(onnx.helper.make_attribute("value", onnx.helper.make_tensor("value", onnx.TensorProto.DOUBLE, (), [number])))
 
 
 def _by_torchscript(wrapped: _Wrapped, tensors: tuple[torch.Tensor, ...]) -> _File:
@@ -195,7 +208,7 @@ def _ordered(file: _File, module: torch.nn.Module, written: Sequence[str], stati
     entry = file.proto.metadata_props.add()
     entry.key, entry.value = "tileflow.states", json.dumps(kinds)
     return Exported(wrap_model(file.proto), file.export.by, canonical, results, own, losses, kept, frozenset(normal), file.hints,
-                    file.marks, reason, file.program)
+                    file.marks, file.wrapped.trains, reason, file.program)
 
 
 def _rename(proto: ModelProto, names: Mapping[str, str]) -> None:

@@ -27,7 +27,7 @@ _homes: WeakIdKeyDictionary = WeakIdKeyDictionary()
 """By tensor: (home, name)."""
 
 
-@dataclass
+@dataclass(slots=True)
 class _Bound:
     """A parameter or buffer of a module: where the module keeps it, what it was when it was looked at last. shared: its memory is the session's."""
 
@@ -44,6 +44,12 @@ class _Bound:
     def settle(self) -> None:
         """What it is now is known."""
         self.pointer, self.version = self.tensor.data_ptr(), self.tensor._version
+
+    def is_settled(self) -> bool:
+        """It is what it was."""
+        t = self.tensor
+        return (self.holder.get(self.key) is t and t._version == self.version and t.data_ptr() == self.pointer
+                and t.requires_grad == self.trainable)
 
 
 def stored(module: torch.nn.Module) -> Iterator[tuple[str, dict[str, Any], str, torch.Tensor]]:
@@ -135,13 +141,11 @@ class Homed:
 
     def look(self) -> bool:
         """Take over what the user changed since: elements, memory, tensors. False: something that was compiled in is another."""
+        changed = [b for b in self._bound if not b.is_settled()]
+        if not changed:
+            return True
         edits: dict[str, np.ndarray] = {}
-        same = True
-        for b in self._bound:
-            tensor = b.holder.get(b.key)
-            if tensor is b.tensor and tensor._version == b.version and tensor.data_ptr() == b.pointer and tensor.requires_grad == b.trainable:
-                continue
-            same = self._taken(b, tensor, edits) and same
+        same = all([self._taken(b, b.holder.get(b.key), edits) for b in changed])
         if edits:
             self.session.put(edits)
             self._show(edits)

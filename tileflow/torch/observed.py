@@ -40,20 +40,27 @@ def returned_by(call: Callable[[], Any], training: bool) -> tuple[Results, list[
     return results, tensors, own, tuple(i for i, t in enumerate(tensors) if any(t is loss for loss in watching.losses))
 
 
-def observe(module: torch.nn.Module, form: Form, tensors: Sequence[torch.Tensor], training: bool) -> Observed:
-    """Call the module, without gradients and draws, on tensors of its own.
+def observe(module: torch.nn.Module, form: Form, tensors: Sequence[torch.Tensor], training: bool,
+            after: Observed | None = None) -> Observed:
+    """Call the module, without gradients and draws, on tensors of its own; with buffers as they were `after` another call.
 
     Raises:
         UnsupportedError: it writes its parameters.
     """
     parameters = [(name, p, p._version) for name, p in module.named_parameters()]
-    before = {name: b.detach().clone() for name, b in module.named_buffers()}
     args, kwargs = form.nested([t.clone() for t in tensors])
     with put_back(module):
+        with torch.no_grad():
+            for name, b in module.named_buffers():
+                if after is not None and name in after.written:
+                    b.copy_(after.written[name])
+        before = {name: b.detach().clone() for name, b in module.named_buffers()}
         with torch.no_grad(), WithoutDraws() as draws:
             results, returned, own, losses = returned_by(lambda: module(*args, **kwargs), training)
-        after = dict(module.named_buffers())
-        written = {name: after[name].detach().clone() for name, b in before.items() if name in after and not same(after[name], b)}
+        now = dict(module.named_buffers())
+        changed = {name: now[name] for name, b in before.items() if name in now and not same(now[name], b)}
+        written = {name: b.detach().clone() for name, b in changed.items()} | ({} if after is None else {
+            name: now[name].detach().clone() for name in after.written if name not in changed})
         kept = tuple(t.detach().clone() for t in returned)
     for name, p, version in parameters:
         if p._version != version:

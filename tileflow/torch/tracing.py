@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import warnings
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..system.errors import UnsupportedError
 from .annotations import Asked, exporting
 
 LOSSES: frozenset[Any] = frozenset({
@@ -23,7 +25,7 @@ LOSSES: frozenset[Any] = frozenset({
 
 class Watching(TorchFunctionMode):
     """Sees every function that `forward` calls. Where an export is under way it says what exporters drop: gradients that end (`detach`,
-    `torch.no_grad`), label smoothing, which is computed from what they know.
+    `torch.no_grad`), label smoothing and rows of padding, which are computed from what they know.
 
     losses: what functions that are losses gave.
     """
@@ -36,9 +38,11 @@ class Watching(TorchFunctionMode):
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
         export = exporting()
-        if export is not None and func is F.cross_entropy and (spread := _smoothed(*args, **kwargs)) is not None:
-            result: Any = spread
-        else:
+        if func is F.embedding:
+            _refuse(*args, **kwargs)
+        written = INSTEAD_OF.get(func) if export is not None else None
+        result: Any = None if written is None else written(*args, **kwargs)
+        if result is None:
             result = func(*args, **kwargs)
         if func in LOSSES and isinstance(result, torch.Tensor):
             self.losses.append(result)
@@ -60,6 +64,32 @@ def _smoothed(input: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | 
     if reduction == "none":
         return each
     return each.sum() / counted.sum() if reduction == "mean" else each.sum()
+
+
+def _refuse(input: torch.Tensor, weight: torch.Tensor, padding_idx: int | None = None, max_norm: float | None = None, norm_type: float = 2.0,
+            scale_grad_by_freq: bool = False, sparse: bool = False) -> None:
+    """Raise UnsupportedError for a lookup of which exporters drop something that nothing else says."""
+    if max_norm is not None:
+        raise UnsupportedError("An embedding with max_norm writes its own weights in forward(), and the optimizer does; leave max_norm out, and "
+                               "scale rows between calls.")
+    if scale_grad_by_freq:
+        raise UnsupportedError("An embedding with scale_grad_by_freq has other gradients than exporters can say; leave it out.")
+
+
+def _padded(input: torch.Tensor, weight: torch.Tensor, padding_idx: int | None = None, max_norm: float | None = None, norm_type: float = 2.0,
+            scale_grad_by_freq: bool = False, sparse: bool = False) -> torch.Tensor | None:
+    """A lookup whose row of padding gets no gradient; None where there is no such row."""
+    if padding_idx is None:
+        return None
+    rows = F.embedding(input, weight)
+    export = exporting()
+    assert export is not None
+    is_padding = input == (padding_idx if padding_idx >= 0 else weight.shape[0] + padding_idx)
+    return torch.where(is_padding.unsqueeze(-1), export.mark(rows, Asked(detached=True)), rows)
+
+
+INSTEAD_OF: dict[Any, Callable[..., torch.Tensor | None]] = {F.cross_entropy: _smoothed, F.embedding: _padded}
+"""What is computed, while an export is under way, in place of functions of which exporters drop something; None: nothing is."""
 
 
 class WithoutDraws(TorchDispatchMode):
@@ -129,18 +159,23 @@ def same(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.shape == other.shape and bool(((one == other) | ((one != one) & (other != other))).all())
 
 
+LOUD = ("torch.onnx", "torch.export", "torch.onnx._internal.exporter._registration", "torch.export._trace", "onnxscript",
+        "torch.fx.experimental.symbolic_shapes")
+"""Loggers of exporters, those among them that have handlers or levels of their own."""
+
+
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
     """Exporters tell developers of exporters much that users of modules need not know; what goes wrong is an exception."""
-    logger = logging.getLogger("torch.onnx")
-    before, script = logger.level, logging.getLogger("onnxscript")
-    script_before = script.level
-    logger.setLevel(logging.CRITICAL)
-    script.setLevel(logging.CRITICAL)
+    loggers = [logging.getLogger(name) for name in LOUD]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
     try:
-        with warnings.catch_warnings():
+        said = io.StringIO()                                # where exporters print graphs, whoever listens
+        with warnings.catch_warnings(), contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
             warnings.simplefilter("ignore")
             yield
     finally:
-        logger.setLevel(before)
-        script.setLevel(script_before)
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
