@@ -17,7 +17,7 @@ from ..passes.autograd import reached
 from ..runtime.executable import Recent
 from ..runtime.gradient_model import GradientModel
 from ..runtime.inference_model import InferenceModel
-from ..runtime.source import OnnxSource
+from ..runtime.onnx_source import OnnxSource
 from ..system.errors import DataError, OptionError
 from ..system.packaged import model_path
 from .calls import array_of, result_of, tensor_of
