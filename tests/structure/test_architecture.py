@@ -77,7 +77,7 @@ ARROWS = {
     "custom": LOWEST | {"custom", "ops"},
     "executable": {"executable", "kernels", "memory", "state", "system"},
     "collective": {"collective", "system"},
-    "poptorch": {"feed", "graph", "optim", "options", "poptorch", "strategy", "system", "torch"},
+    "poptorch": {"api", "feed", "graph", "optim", "options", "poptorch", "strategy", "system", "torch"},
 }
 """What each part may import of the house, those that are still empty (`EMPTY`) included. Parts above these (runtime,
 api, cli) have rules of their own below."""

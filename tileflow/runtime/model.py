@@ -16,11 +16,12 @@ from ..lower.plan import Plan
 from ..options.options import Options
 from ..program.program import Batching, Program
 from ..system.errors import DataError, ShapeError, TypeMismatchError
+from ..system.spans import span
 from . import outputs
 from .arrays import as_array
 from .executable import Host, Progress, Signature, make_engine, plan_of
 from .outputs import Anchors
-from .programs import Compiled, Programs
+from .programs import Compiled, Programs, listeners
 from .rows import Rows
 from .source import OnnxSource, Source
 from .weights import Weights
@@ -194,6 +195,8 @@ class Model:
                              final=outputs.kept_once(program, mode), progress=self.progress)
         self.source.attach()
         shown = outputs.shown(program, engine.image.kept, mode, self.options.output_return_period)
+        for told in listeners:
+            told(compilation, self.options, self.training)
         return Compiled(engine, compilation, Signature(types), shown, self.anchors.kept)
 
     def _built(self, types: tuple[TensorType, ...]) -> tuple[compiler.Compilation, Mapping[str, np.ndarray]]:
@@ -241,7 +244,8 @@ class Model:
         """A call of the engine, within a turn: all micro-batches of each of its outputs."""
         arrays = self._decided(arrays)
         engine = self._prepare(arrays).engine
-        return engine.call(self.rows.dealt(arrays), scalars=self._scalars(), first_update=first_update, stop=self.stop)
+        with span("training call" if self.training else "inference call", "call"):
+            return engine.call(self.rows.dealt(arrays), scalars=self._scalars(), first_update=first_update, stop=self.stop)
 
     def _outputs(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """A call of the engine, within a turn: the model's outputs in the output mode, in the order of the graph."""

@@ -6,12 +6,15 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 
 from .. import compiler
+from ..compiler import Compilation
 from ..executable.engine import Engine
 from ..graph import TensorType
 from ..options.options import Options
 from ..program.program import Program
 from ..state import build
 from ..system.errors import DataError, ShapeError, TileflowError, TypeMismatchError
+from ..system.logs import logger
+from ..system.spans import span
 from .executable import Recent, Signature
 from .outputs import Shown
 from .rows import Rows
@@ -35,6 +38,10 @@ class Compiled:
     @property
     def program(self) -> Program:
         return self.compilation.program
+
+
+listeners: list[Callable[[Compilation, Options, bool], None]] = []
+"""Told of every program that models compile: it, their options, and whether it trains."""
 
 
 class Programs:
@@ -68,9 +75,12 @@ class Programs:
     def _timed(self, make: Callable[[], Compiled]) -> Compiled:
         began = time.perf_counter()
         try:
-            return build(make)
+            with span("compile", "compile"):
+                return build(make)
         finally:
-            self.seconds += time.perf_counter() - began
+            took = time.perf_counter() - began
+            self.seconds += took
+            logger("compile").debug("A program was compiled in %.2f s.", took)
 
     def forget(self) -> None:
         """Let them all go, and with them what shapes they had."""
