@@ -16,6 +16,7 @@ ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
 from poptorch_names import NAMES  # noqa: E402
+from poptorch_scripts import SCRIPTS  # noqa: E402
 
 from tileflow.options.declaration import GROUPS, Declaration  # noqa: E402
 from tileflow.options.kinds import Flag  # noqa: E402
@@ -190,6 +191,8 @@ def poptorch_page() -> str:
             parts.append(f"| {_cell(f'`{e.name}{_arguments(e)}`')} | {', '.join(f'`{n}`' for n in e.options)} | {_cell(says)} |\n")
         parts.append("\n")
     parts += _names_of_the_roof()
+    parts.append("\n## Scripts of the user guide\n\nTests run each where it is at hand, with its import replaced.\n\n| script | |\n| --- | --- |\n")
+    parts += [f"| `{name.removesuffix('.py')}` | {_cell(script.says)} |\n" for name, script in sorted(SCRIPTS.items())]
     return "".join(parts).rstrip() + "\n"
 
 
