@@ -16,12 +16,13 @@ ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
 from poptorch_names import NAMES  # noqa: E402
+from poptorch_scripts import SCRIPTS  # noqa: E402
 
 from tileflow.options.declaration import GROUPS, Declaration  # noqa: E402
 from tileflow.options.kinds import Flag  # noqa: E402
 from tileflow.options.options import declarations  # noqa: E402
 from tileflow.options.reference.enums import ENUMS  # noqa: E402
-from tileflow.options.reference.table import SECTIONS, Entry  # noqa: E402
+from tileflow.options.reference.table import ENVIRONMENT, OWN_ENVIRONMENT, SECTIONS, Entry  # noqa: E402
 
 COMMAND = "python tests/options_pages.py"
 OPTIONS, POPTORCH = ROOT / "docs" / "options.md", ROOT / "docs" / "poptorch.md"
@@ -168,6 +169,8 @@ def options_page() -> str:
                 cells = (f"`{d.name}`", _values(d), _default(d), d.help, ", ".join(d.verbs), names)
                 parts.append(f"| {' | '.join(map(_cell, cells))} |\n")
         parts.append("\n")
+    parts.append("## Environment variables\n\nPopTorch's are heeded by `import tileflow.poptorch`.\n\n| variable | what it says |\n| --- | --- |\n")
+    parts += [f"| `{e.name}` | {_cell(e.says[:1].upper() + e.says[1:])} |\n" for e in (*OWN_ENVIRONMENT, *ENVIRONMENT)]
     return "".join(parts).rstrip() + "\n"
 
 
@@ -184,9 +187,12 @@ def poptorch_page() -> str:
         parts.append(f"## {title}\n\n| PopTorch | option | |\n| --- | --- | --- |\n")
         for e in entries:
             says = f"Taken, without effect: {e.says}" if e.idle else e.says[:1].upper() + e.says[1:]
+            says += f" In `tileflow.poptorch`: {e.script}." if e.script else ""
             parts.append(f"| {_cell(f'`{e.name}{_arguments(e)}`')} | {', '.join(f'`{n}`' for n in e.options)} | {_cell(says)} |\n")
         parts.append("\n")
     parts += _names_of_the_roof()
+    parts.append("\n## Scripts of the user guide\n\nTests run each where it is at hand, with its import replaced.\n\n| script | |\n| --- | --- |\n")
+    parts += [f"| `{name.removesuffix('.py')}` | {_cell(script.says)} |\n" for name, script in sorted(SCRIPTS.items())]
     return "".join(parts).rstrip() + "\n"
 
 

@@ -17,8 +17,10 @@ QUOTED = re.compile(r"`([^`\n]+)`")
 FOLDER = re.compile(r"[\w-]+(?:/[\w-]+)*/?")
 COMMENTED = re.compile(r"#.*(?:`|\.py|\.md)")
 DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
-OBJECTS = ("options.", "memory.", "program.", "torch.", "poptorch.")
-"""What an object, or a package of others, is called more often than the folder: names behind these are not looked up."""
+OBJECTS = ("options.", "memory.", "program.")
+"""What an object is called more often than the folder: names behind these are not looked up."""
+FRAMEWORKS = {"torch", "poptorch"}
+"""Rooms that are called as packages of other projects are: `torch.Tensor` is none of ours."""
 ELSEWHERE = {"docs/notes/transforms/pipelining.md", "docs/trace-event-format.md", "fusion_nhwc_conv.py", "ipu_configuration.py", "model.npz",
              "checkpoint.failed", "tests/test_x.py", "path/to/test_tiny.py"}
 """Files of other projects and of users, and what stands for any file."""
@@ -93,7 +95,7 @@ class Pointers:
         head = dotted.split(".")[0]
         if head == "tileflow":
             return self._is_there(dotted)
-        if path.suffix == ".md" or dotted.startswith(OBJECTS):
+        if path.suffix == ".md" or dotted.startswith(OBJECTS) or head in FRAMEWORKS:
             return True
         beside = f"{module_of(path).rpartition('.')[0]}.{dotted}"
         starts = [start for start in (f"tileflow.{dotted}", beside) if ".".join(start.split(".")[:-dotted.count(".")]) in self.modules]

@@ -1,6 +1,7 @@
 """tileflow: train and run the ONNX file you already have, on a plain CPU."""
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from .options.options import Options
     from .precision.policy import Policy
     from .runtime.data import AsynchronousDataAccessor, DataLoader, Dataset
+    from .system.spans import trace
 
 __version__ = VERSION
 sys.modules[f"{__name__}.errors"] = errors         # also a public name: `from tileflow.errors import OptionError`
@@ -43,14 +45,15 @@ _LAZY = {
     "TileCompilation": "exploration.simulate",
     "TrainResult": "api", "Options": "options.options", "DataLoader": "runtime.data",
     "AsynchronousDataAccessor": "runtime.data", "Dataset": "runtime.data", "nn": "nn", "optim": "optim", "callbacks": "callbacks",
-    "autocast": "nn", "Policy": "precision.policy", "torch": "torch",
+    "autocast": "nn", "Policy": "precision.policy", "trace": "system.spans", "torch": "torch",
+    "poptorch": "poptorch",
 }
 """Public names and where they live; loaded at first use, so that `import tileflow` and `tileflow --help` are quick."""
 __all__ = [
     "AsynchronousDataAccessor", "DataLoader", "Dataset", "Exploration", "Options", "Policy", "TileCompilation",
     "TileflowError", "TileflowWarning", "TrainResult", "TuneResult", "autocast", "callbacks", "compile", "explore",
     "grad", "gradient_model", "infer", "inference_model", "load", "load_state", "nn", "optim", "save_onnx",
-    "save_state", "train", "training_model", "tune_available_memory",
+    "save_state", "trace", "train", "training_model", "tune_available_memory",
 ]
 
 
@@ -65,3 +68,7 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted([*globals(), *_LAZY])
+
+
+if any(os.environ.get(name) for name in ("TILEFLOW_LOG_LEVEL", "TILEFLOW_TRACE", "TILEFLOW_AUTO_REPORT")):
+    import_module(f"{__name__}.api.surroundings").heed()

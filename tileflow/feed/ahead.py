@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
+from ..system.spans import span
+
 T = TypeVar("T")
 ASKED_S = 0.1
 """How often somebody who waits for an item asks whether to go on waiting."""
@@ -28,7 +30,9 @@ def ahead(make: Callable[[], Iterator[T]], depth: int, give_up: Callable[[], Non
                 free.acquire()
                 if stop.is_set():
                     return
-                ready.put(("item", next(items)))
+                with span("make a batch", "data"):
+                    item = next(items)
+                ready.put(("item", item))
         except StopIteration:
             ready.put(("end", None))
         except BaseException as error:
@@ -38,7 +42,8 @@ def ahead(make: Callable[[], Iterator[T]], depth: int, give_up: Callable[[], Non
     thread.start()
     try:
         while True:
-            kind, what = _next(ready, stop_waiting)
+            with span("wait for a batch", "data"):
+                kind, what = _next(ready, stop_waiting)
             if kind == "end":
                 return
             if kind == "error":

@@ -9,10 +9,12 @@ import warnings
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 
+from ..api.surroundings import write_report
 from ..options.reference.enums import CommGroupType, OutputMode, VariableRetrievalMode, word
 from ..torch import inference_model, training_model
 from . import optim
@@ -72,7 +74,7 @@ def registerPostCompileHook(hook: Callable[[], Any]) -> HookHandle:
 class PoplarExecutor:
     """A module that is compiled and run here; made by `trainingModel` and `inferenceModel`, and called as the module is.
 
-    What it has not itself is the module's: `model.layer1` of one that is called model. The module's mode (`train()`, `eval()`) is that of when it was wrapped.
+    What it has not itself is the module's: `model.layer1`. The module's mode (`train()`, `eval()`) is that of when it was wrapped.
     """
 
     def __init__(self, model: torch.nn.Module, options: Options | None, training: bool, optimizer: torch.optim.Optimizer | None = None) -> None:
@@ -178,6 +180,9 @@ class PoplarExecutor:
             self._bridge.compile(*args, **kwargs)
         for sentence in told():
             warnings.warn(sentence, stacklevel=3)
+        if (report := self._options.report) is not None:
+            name = report[1] or ("training" if self._training else "inference")
+            write_report(self._bridge.compiled.compilation, self._values, Path(report[0]), name)
         self._attach_optimizer()
         self._is_attached = True
         self._seconds = time.perf_counter() - begin

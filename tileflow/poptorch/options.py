@@ -5,6 +5,7 @@ import copy
 import enum
 import json
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,11 @@ from .strategies import ExecutionStrategy
 GROUPS = ("Training", "Precision", "TensorLocations", "Distributed", "Jit", "_Popart")
 DEFAULT_OPTIONS = "POPTORCH_DEFAULT_OPTIONS"
 """The environment variable that may hold options as JSON, for every `Options()`."""
+MODEL_VERSION, VERSIONS = "POPTORCH_IPU_MODEL_VERSION", {"ipu1": "gc2", "ipu2": "gc200", "ipu21": "bow"}
+"""The environment variable that may name the chip, and what its words are."""
 VALUES: dict[str, Any] = {
-    "log_dir": ".", "max_repeat_logs": 4, "connection_type": ConnectionType.Always, "sync_pattern": SyncPattern.Full, "model_name": None}
+    "log_dir": ".", "max_repeat_logs": 4, "connection_type": ConnectionType.Always, "sync_pattern": SyncPattern.Full, "model_name": None,
+    "profile_dir": None}
 """What is read of options that have no effect here, before somebody sets them."""
 READ_AS = {"random_seed": "seed", "input_cgt": "input_group_type", "accumulation_and_replication_reduction_type": "accumulation_reduction",
            "mean_accumulation_and_replication_reduction_strategy": "mean_reduction_strategy", "partials_type": "partials"}
@@ -218,6 +222,12 @@ class Options(_Names):
             except OptionError as error:
                 raise InvalidOption(f"{DEFAULT_OPTIONS}: {error}") from None
 
+        version = os.environ.get(MODEL_VERSION)
+        if version:
+            if version not in VERSIONS:
+                raise InvalidOption(f"{MODEL_VERSION}: Invalid IPU model version. Valid versions: {', '.join(VERSIONS)}.")
+            self._values.setdefault("machine", VERSIONS[version])
+
     # ---- groups
 
     @property
@@ -264,7 +274,10 @@ class Options(_Names):
         with of_options():
             if entry.name == "setExecutionStrategy":
                 return self._strategy_of(*args, **kwargs)
-            found = table.taken(call)
+            with warnings.catch_warnings():
+                if entry.script:
+                    warnings.simplefilter("ignore")                             # here it has an effect
+                found = table.taken(call)
             assert found is not None
             checked = {name: declarations().find(name).check(value) for name, value in found.items()}
             self._add(checked)
@@ -273,6 +286,12 @@ class Options(_Names):
         if entry.name == "anchorTensor":
             given = dict(zip(("short_name", "long_name"), args, strict=False)) | dict(kwargs)
             self._anchors[given["short_name"]] = given["long_name"]
+        if entry.name == "enableProfiling":
+            self._said["profile_dir"] = str(next(iter((*args, *kwargs.values())), None) or ".")
+        if entry.name == "_Popart.setEngineOptions":
+            folder = report_folder(next(iter((*args, *kwargs.values()))))
+            if folder is not None:
+                self._said["profile_dir"] = folder
         if entry.name == "randomSeed":
             torch.manual_seed(checked["seed"])
 
@@ -365,6 +384,12 @@ class Options(_Names):
         return dict(self._anchors)
 
     @property
+    def report(self) -> tuple[str, str | None] | None:
+        """The folder for reports of what is compiled, and what `modelName` calls the model; None: no reports."""
+        folder: str | None = self._value("profile_dir")
+        return None if folder is None else (folder, self._value("model_name"))
+
+    @property
     def strategy(self) -> ExecutionStrategy | None:
         """What `setExecutionStrategy` was given."""
         found: ExecutionStrategy | None = self._strategy
@@ -447,6 +472,13 @@ class Options(_Names):
     def __repr__(self) -> str:
         groups = [repr(g) for g in (self.Training, self.Precision, self.TensorLocations) if not repr(g).endswith("()")]
         return f"Options({', '.join(filter(None, [self._shown(self._entries()), *groups]))})"
+
+
+def report_folder(engine_options: Any) -> str | None:
+    """The folder that options of the reference's engine ask reports for; None: for none."""
+    said = {str(name): str(value).lower() == "true" or value for name, value in engine_options.items()}
+    directory = said.get("autoReport.directory")
+    return str(directory or ".") if directory or said.get("autoReport.all") is True else None
 
 
 def _plain(value: Any) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
-from ..system.trace import span
+from ..system.spans import span
 
 T = TypeVar("T")
 

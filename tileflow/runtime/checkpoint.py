@@ -24,7 +24,9 @@ import numpy as np
 from ..memory import budget
 from ..system.errors import CheckpointError
 from ..system.files import atomic_write
+from ..system.logs import logger
 from ..system.reading import open_regular
+from ..system.spans import span
 
 DTYPES = {
     "BOOL": "?", "U8": "<u1", "I8": "<i1", "I16": "<i2", "U16": "<u2", "F16": "<f2", "BF16": "bfloat16", "I32": "<i4", "U32": "<u4",
@@ -57,6 +59,12 @@ def save_tensors(path: str | os.PathLike[str], tensors: Mapping[str, np.ndarray]
 
     Raises CheckpointError where an element type has no name in the format or the file cannot be written.
     """
+    with span(f"write {Path(path).name}", "checkpoint"):
+        _save(path, tensors, metadata, follow)
+    logger("checkpoint").debug("%s was written.", path)
+
+
+def _save(path: str | os.PathLike[str], tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None, follow: bool) -> None:
     ordered = sorted(tensors.items(), key=lambda item: (-item[1].dtype.itemsize, item[0]))
     header: dict[str, Any] = {METADATA: {**(metadata or {}), DIGEST: BLANK}}
     offset = 0

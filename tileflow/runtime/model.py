@@ -15,6 +15,7 @@ from ..memory.types import TensorType, type_of
 from ..options.options import Options
 from ..program.batching import Batching
 from ..system.errors import DataError, ShapeError, TypeMismatchError
+from ..system.spans import span
 from . import front, outputs
 from .arrays import as_array
 from .executable import Signature, keeps, kept_engine, make_engine
@@ -22,7 +23,7 @@ from .host import Host, Progress
 from .image_key import program_digest
 from .onnx_source import OnnxSource
 from .outputs import Anchors
-from .programs import Compiled, Programs
+from .programs import Compiled, Programs, listeners
 from .rows import Rows
 from .source import Source
 from .weights import Weights
@@ -221,7 +222,10 @@ class Model:
         self.source.attach()
         shown = outputs.shown(engine.outputs, loss, engine.image.kept, self._batching(self.rows.micro_types(types)),
                               self.mode, self.options.output_return_period)
-        return Compiled(engine, Signature(types), shown, anchors, loss, compiled)
+        made = Compiled(engine, Signature(types), shown, anchors, loss, compiled)
+        for told in listeners:
+            told(made.compilation, self.options, self.training)
+        return made
 
     def _entry(self, types: tuple[TensorType, ...]) -> front.Entry | None:
         """Where is kept what the model comes to for a call's arrays of these types; None where nothing is."""
@@ -294,8 +298,9 @@ class Model:
         """A call of the engine, within a turn: all micro-batches of each of its outputs."""
         arrays = self._decided(arrays)
         engine = self._prepare(arrays).engine
-        return engine.call(self.rows.dealt(arrays), scalars=self._scalars(), first_update=first_update,
-                           last_update=last_update, stop=self.stop)
+        with span("training call" if self.training else "inference call", "call"):
+            return engine.call(self.rows.dealt(arrays), scalars=self._scalars(), first_update=first_update,
+                               last_update=last_update, stop=self.stop)
 
     def _outputs(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """A call of the engine, within a turn: the model's outputs in the output mode, in the order of the graph."""

@@ -11,6 +11,8 @@ from ..memory.types import TensorType
 from ..options.options import Options
 from ..state import build
 from ..system.errors import DataError, ShapeError, TileflowError, TypeMismatchError
+from ..system.logs import logger
+from ..system.spans import span
 from .executable import Recent, Signature
 from .outputs import Shown
 from .rows import Rows
@@ -54,6 +56,10 @@ class Compiled:
         return self.compilation.program
 
 
+listeners: list[Callable[[compiler.Compilation, Options, bool], None]] = []
+"""Told of every program that models compile: it, their options, and whether it trains."""
+
+
 class Programs:
     """A model's compiled programs; `current` is the one used last, None before the first."""
 
@@ -85,9 +91,12 @@ class Programs:
     def _timed(self, make: Callable[[], Compiled]) -> Compiled:
         began = time.perf_counter()
         try:
-            return build(make)
+            with span("compile", "compile"):
+                return build(make)
         finally:
-            self.seconds += time.perf_counter() - began
+            took = time.perf_counter() - began
+            self.seconds += took
+            logger("compile").debug("A program was compiled in %.2f s.", took)
 
     def forget(self) -> None:
         """Let them all go, and with them what shapes they had."""

@@ -1,4 +1,5 @@
-"""The bridge from PyTorch: an `nn.Module` is exported, compared with PyTorch, and trained or run here on its own weights."""
+"""The bridge from PyTorch: an `nn.Module` is exported, compared with PyTorch, and trained or run here on its own
+weights."""
 try:
     import onnxscript as _onnxscript  # noqa: F401  (PyTorch's exporter needs it)
     import torch as _torch  # noqa: F401

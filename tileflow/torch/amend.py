@@ -1,4 +1,5 @@
-"""An imported graph as the module means it: what it asks of operators, what it writes, running variances as PyTorch has them, nothing drawn."""
+"""An imported graph as the module means it: what it asks of operators, what it writes, running variances as PyTorch has
+them, nothing drawn."""
 from __future__ import annotations
 
 import math
@@ -17,7 +18,8 @@ from .export import Exported
 
 NORM, DROPOUT = "BatchNormalization", "Dropout"
 DIGITS, DENOMINATOR = 7, 64
-"""A number of more digits, the zero before the point among them, is a fraction with at most this denominator where there is one."""
+"""A number of more digits, the zero before the point among them, is a fraction with at most this denominator where
+there is one."""
 
 
 def amend(graph: Graph, made: Exported) -> None:
@@ -59,7 +61,8 @@ def _write(graph: Graph, name: str, new: Value, statistic: bool) -> None:
 
 
 def _let_statistics_follow(graph: Graph) -> None:
-    """running * (1 - m) + batch * m with the unbiased variance, which PyTorch keeps and ONNX does not, and with m as it was written."""
+    """running * (1 - m) + batch * m with the unbiased variance, which PyTorch keeps and ONNX does not, and with m as it
+    was written."""
     readers: dict[Value, list[Node]] = {}
     for node in graph.nodes:
         for v in node.operands:
@@ -99,15 +102,16 @@ def _let_scale(graph: Graph, node: Node, number: float) -> None:
 
 
 def _decimal(number: float) -> float:
-    """The shortest decimal number that is the same in float32, or a fraction such as 1/6 where that is long: what was written before a file made it
-    float32."""
+    """The shortest decimal number that is the same in float32, or a fraction such as 1/6 where that is long: what was
+    written before a file made it float32."""
     short = str(np.float32(number))
     fraction = float(Fraction(number).limit_denominator(DENOMINATOR))
     return fraction if sum(map(str.isdigit, short)) > DIGITS and np.float32(fraction) == np.float32(number) else float(short)
 
 
 def _take_attributes_as_written(graph: Graph) -> None:
-    """Files hold float32 attributes; in float64 an epsilon of 1e-5 is the user's, not the nearest float32 number to it."""
+    """Files hold float32 attributes; in float64 an epsilon of 1e-5 is the user's, not the nearest float32 number to
+    it."""
     for node in graph.walk():
         if not is_dataclass(node.op):
             continue
@@ -141,7 +145,8 @@ def _mark(graph: Graph, marks: Mapping[str, Asked]) -> None:
 
 
 def draw_nothing(graph: Graph) -> list[str]:
-    """Let dropout keep all, normal numbers be their mean and uniform ones the middle; returns what draws otherwise, and still does."""
+    """Let dropout keep all, normal numbers be their mean and uniform ones the middle; returns what draws otherwise, and
+    still does."""
     others: list[str] = []
     instead: dict[Value, Value] = {}
     for node in graph.nodes:

@@ -2,8 +2,9 @@
 
 Outside of an export all of this does nothing but compute, so that a module runs in PyTorch as ever.
 
-What is asked is kept in a table of the export under way; the exporters carry its numbers only. torch.export has them as annotations of its nodes,
-TorchScript as names of scopes, and a mark on a tensor is an operator of the domain `tileflow` that reads it (`Asked`).
+What is asked is kept in a table of the export under way; the exporters carry its numbers only. torch.export has them as
+annotations of its nodes, TorchScript as names of scopes, and a mark on a tensor is an operator of the domain `tileflow`
+that reads it (`Asked`).
 """
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ SCOPE = re.compile(r"asked_(\d+)_of_tileflow")
 """How TorchScript's scopes are called."""
 LOSS, SERIALIZED = "loss", "serialized"
 KINDS = (*(f.name for f in fields(Hints)), LOSS, SERIALIZED)
-"""What may be asked: the fields of `tileflow.graph.Hints`; loss (a reduction) and serialized (mode, factor, keep_precision) of single tensors."""
+"""What may be asked: the fields of `tileflow.graph.Hints`; loss (a reduction) and serialized (mode, factor,
+keep_precision) of single tensors."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,9 @@ class Asked:
 
 @dataclass
 class Export:
-    """An export under way. scopes: by number, all that a scope and those around it ask. marks: by number, what is asked of single tensors. losses:
-    what `identity_loss` gave. told: what the exported module says of its results; not kept in itself, for torch.export takes attributes back."""
+    """An export under way. scopes: by number, all that a scope and those around it ask. marks: by number, what is asked
+    of single tensors. losses: what `identity_loss` gave. told: what the exported module says of its results; not kept
+    in itself, for torch.export takes attributes back."""
 
     by: Exporter
     scopes: list[Hints] = field(default_factory=lambda: [NOTHING])
@@ -115,7 +118,8 @@ _thread = _Thread()
 
 
 def exporting() -> Export | None:
-    """The export under way in this thread; None: `forward` is called by PyTorch itself, or for the comparison with it."""
+    """The export under way in this thread; None: `forward` is called by PyTorch itself, or for the comparison with
+    it."""
     return _thread.export
 
 
@@ -138,9 +142,10 @@ def _hints(kind: str, value: Any) -> Hints:
 
 
 def scope(kind: str, value: Any) -> contextlib.AbstractContextManager[None]:
-    """Operators recorded within ask for `value`: `kind` is a field of `tileflow.graph.Hints`, such as annotation (an `Annotation`: the block and its
-    IPU), casting (a `Casting`: automatic casts), multi_conv, available_memory_proportion, partials. What scopes around it ask holds where it
-    asks nothing. Outside of an export it does nothing.
+    """Operators recorded within ask for `value`: `kind` is a field of `tileflow.graph.Hints`, such as annotation (an
+    `Annotation`: the block and its IPU), casting (a `Casting`: automatic casts), multi_conv,
+    available_memory_proportion, partials. What scopes around it ask holds where it asks nothing. Outside of an export
+    it does nothing.
 
     Raises:
         OptionError: there is no such kind.
@@ -150,7 +155,8 @@ def scope(kind: str, value: Any) -> contextlib.AbstractContextManager[None]:
 
 
 def begin(kind: str, value: Any) -> None:
-    """From here on operators ask for `value`, until the next `begin` or the end of `forward`; to be called outside of scopes."""
+    """From here on operators ask for `value`, until the next `begin` or the end of `forward`; to be called outside of
+    scopes."""
     hints, export = _hints(kind, value), exporting()
     if export is not None:
         export.begun.close()
@@ -178,7 +184,8 @@ def ask(x: torch.Tensor, kind: str, value: Any) -> torch.Tensor:
 
 
 def identity_loss(x: torch.Tensor, reduction: Literal["mean", "sum", "none"] | str = "mean") -> torch.Tensor:
-    """Mark what training minimises: the mean or the sum of the tensor, or the tensor itself, the gradient of which is then ones.
+    """Mark what training minimises: the mean or the sum of the tensor, or the tensor itself, the gradient of which is
+    then ones.
 
     Returns:
         a tensor [] or, for none, of x's shape. The module need not return it.
@@ -199,6 +206,7 @@ def identity_loss(x: torch.Tensor, reduction: Literal["mean", "sum", "none"] | s
 
 def serialized_matmul(lhs: torch.Tensor, rhs: torch.Tensor, mode: str = "output_channels", factor: int = 1,
                       keep_precision: bool = False) -> torch.Tensor:
-    """lhs @ rhs, on the tile machine in `factor` pieces one after the other, gradients, too (`tileflow.nn.serialized_matmul`)."""
+    """lhs @ rhs, on the tile machine in `factor` pieces one after the other, gradients, too
+    (`tileflow.nn.serialized_matmul`)."""
     product = torch.matmul(lhs, rhs)
     return product if mode == "none" else ask(product, SERIALIZED, (mode, factor, keep_precision))

@@ -99,7 +99,8 @@ def flattened(args: tuple[Any, ...], kwargs: Mapping[str, Any], parameters: Sequ
 
 
 def _positional(args: tuple[Any, ...], kwargs: Mapping[str, Any], parameters: Sequence[str]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Keyword arguments in their places as far as they follow the others, so that a call has one form however it is written."""
+    """Keyword arguments in their places as far as they follow the others, so that a call has one form however it is
+    written."""
     placed, rest = list(args), dict(kwargs)
     for name in parameters[len(args):]:
         if name not in rest:

@@ -1,4 +1,5 @@
-"""An exported module computed here beside PyTorch itself, on two inputs: exporters drop and freeze things without a word."""
+"""An exported module computed here beside PyTorch itself, on two inputs: exporters drop and freeze things without a
+word."""
 from __future__ import annotations
 
 import copy
@@ -42,11 +43,12 @@ Arrays = list[np.ndarray]
 
 def check(module: torch.nn.Module, form: Form, tensors: Sequence[torch.Tensor], seen: Observed, made: Exported, imported: Imported,
           host: Host) -> None:
-    """Compare outputs, losses and written buffers with PyTorch's, with nothing drawn on either side, and on a copy of the weights. The second
-    call goes on from the buffers that the first has written.
+    """Compare outputs, losses and written buffers with PyTorch's, with nothing drawn on either side, and on a copy of
+    the weights. The second call goes on from the buffers that the first has written.
 
     Args:
-        tensors: inputs of one micro-batch. seen: what the module made of them. imported: the exported model in the module's own types.
+        tensors: inputs of one micro-batch. seen: what the module made of them. imported: the exported model in the
+            module's own types.
 
     Raises:
         UnsupportedError: one departs by more than rounding; the sentence has both numbers and the first node that does.
@@ -98,7 +100,8 @@ def _engine(graph: Graph, weights: Mapping[str, np.ndarray], host: Host) -> Engi
 
 
 def _varied(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Other inputs of the same kind: rows in another order, floats smaller by a tenth, with the other sign where there are both."""
+    """Other inputs of the same kind: rows in another order, floats smaller by a tenth, with the other sign where there
+    are both."""
     found = []
     for t in tensors:
         rolled = t.roll(1, 0) if t.dim() and t.shape[0] > 1 else t.flip(-1) if t.dim() > 1 else t
@@ -113,7 +116,8 @@ def _largest(array: np.ndarray) -> float:
 
 
 def _spacing(array: np.ndarray) -> float:
-    """Of numbers as large as the largest; exporters write numbers of forward() in float32, so that float64 is no finer."""
+    """Of numbers as large as the largest; exporters write numbers of forward() in float32, so that float64 is no
+    finer."""
     if array.dtype.kind not in "fV" or array.dtype.kind in "iub":
         return 0.0
     precision = 2.0 ** -8 if array.dtype.name == "bfloat16" else max(float(np.finfo(array.dtype).eps), FLOAT32)

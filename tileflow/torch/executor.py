@@ -21,10 +21,11 @@ from .source import TorchSource
 
 
 class Executor:
-    """A module that is called as ever and computed here. Its parameters and buffers are the module's own: views of one memory.
+    """A module that is called as ever and computed here. Its parameters and buffers are the module's own: views of one
+    memory.
 
-    Called for training it does `device_iterations` weight updates and returns what `forward` returns, in the output mode. The first dimension of
-    every tensor is divided into micro-batches, as `tileflow.training_model` does it.
+    Called for training it does `device_iterations` weight updates and returns what `forward` returns, in the output
+    mode. The first dimension of every tensor is divided into micro-batches, as `tileflow.training_model` does it.
 
     model: the module. options: those that hold, frozen.
     """
@@ -46,7 +47,8 @@ class Executor:
         """Run one call.
 
         Args:
-            args, kwargs: those of `forward`. Tensors (and arrays) have the rows of the whole call; what is no tensor is compiled in.
+            args, kwargs: those of `forward`. Tensors (and arrays) have the rows of the whole call; what is no tensor is
+                compiled in.
 
         Returns:
             what `forward` returns, with tensors that have no gradient.
@@ -124,7 +126,8 @@ class Executor:
         return {key: name for key, name in names.items() if key in own}
 
     def destroy(self) -> None:
-        """Forget what is compiled, so that the next call may have other shapes. Weights and what the optimizer remembers stay."""
+        """Forget what is compiled, so that the next call may have other shapes. Weights and what the optimizer
+        remembers stay."""
         self._forget()
         self._current = None
 
@@ -139,8 +142,8 @@ class Executor:
     # ---- the optimizer
 
     def set_optimizer(self, optimizer: Any) -> None:
-        """Update the weights with this optimizer's attributes from the next call on; a scheduler's step takes effect so. Nothing is compiled, and
-        moments go on.
+        """Update the weights with this optimizer's attributes from the next call on; a scheduler's step takes effect
+        so. Nothing is compiled, and moments go on.
 
         Raises:
             OptionError: it is of another class, or something that is compiled in differs.
@@ -189,12 +192,14 @@ class Executor:
     # ---- weights and the module
 
     def copy_weights_to_host(self) -> None:
-        """Let the module's tensors show the weights. It has an effect where their types differ only: else they are one memory."""
+        """Let the module's tensors show the weights. It has an effect where their types differ only: else they are one
+        memory."""
         if self._homed is not None:
             self._homed.to_host()
 
     def copy_weights_to_device(self) -> None:
-        """Take over what the module's tensors hold. Edits are seen by themselves, but for those in place through `.data`."""
+        """Take over what the module's tensors hold. Edits are seen by themselves, but for those in place through
+        `.data`."""
         if self._homed is not None:
             self._homed.to_device()
 
@@ -269,14 +274,15 @@ def _module(module: Any) -> torch.nn.Module:
 
 
 def training_model(module: torch.nn.Module, options: Options | None = None, optimizer: Any = None, *, exporter: Exporter | None = None) -> Executor:
-    """A module to train: call it as the module on the rows of whole updates; forward, backward and the optimizer's step happen here.
+    """A module to train: call it as the module on the rows of whole updates; forward, backward and the optimizer's step
+    happen here.
 
         net = Net()                                             # forward(x, labels) returns (prediction, loss)
         model = tileflow.torch.training_model(net, optimizer=torch.optim.AdamW(net.parameters(), lr=1e-3))
         prediction, loss = model(x, labels)
 
-    The module returns what is minimised: the only tensor of one number, or what `identity_loss` marks. It is exported and compared with PyTorch at
-    the first call; parameters and buffers are then views of the memory that is trained.
+    The module returns what is minimised: the only tensor of one number, or what `identity_loss` marks. It is exported
+    and compared with PyTorch at the first call; parameters and buffers are then views of the memory that is trained.
 
     Args:
         options: as for `tileflow.training_model`, frozen from now on.
@@ -290,7 +296,8 @@ def inference_model(module: torch.nn.Module | Executor, options: Options | None 
     """A module to run, on the weights that the module has: those that an executor trains, without a copy.
 
     Args:
-        module: the module, or an executor that trains it. It runs in its mode: call `module.eval()` where dropout is not to drop.
+        module: the module, or an executor that trains it. It runs in its mode: call `module.eval()` where dropout is
+            not to drop.
     """
     chosen = _chosen(options)
     if not chosen.given("gradient_accumulation", files=False):

@@ -1,4 +1,5 @@
-"""A module to an ONNX model: by torch.export, or by TorchScript where that cannot; names are the module's, and what it writes becomes outputs."""
+"""A module to an ONNX model: by torch.export, or by TorchScript where that cannot; names are the module's, and what it
+writes becomes outputs."""
 from __future__ import annotations
 
 import io
@@ -36,9 +37,10 @@ _NORM = torch.ops.aten._native_batch_norm_legit_functional.default
 class Exported:
     """A module as an ONNX model for one form of calls and shapes.
 
-    names: by the model's names of stored tensors, the module's. results: how outputs are nested; the first `own` outputs are these. losses: places
-    of outputs that are losses. written: by the name of a state, the output that replaces it after each micro-batch; statistics are those of them
-    that batch normalisation keeps. hints: what is asked, by node. marks: what is asked of single tensors, by their name.
+    names: by the model's names of stored tensors, the module's. results: how outputs are nested; the first `own`
+    outputs are these. losses: places of outputs that are losses. written: by the name of a state, the output that
+    replaces it after each micro-batch; statistics are those of them that batch normalisation keeps. hints: what is
+    asked, by node. marks: what is asked of single tensors, by their name.
     trains: losses are wanted. reason: why torch.export did not do it; "" where it did. program: what torch.export made.
     """
 
@@ -58,7 +60,8 @@ class Exported:
 
 
 class _Wrapped(torch.nn.Module):
-    """A module that takes tensors and returns tensors: its results, losses that it does not return, what it makes of buffers that it writes."""
+    """A module that takes tensors and returns tensors: its results, losses that it does not return, what it makes of
+    buffers that it writes."""
 
     def __init__(self, module: torch.nn.Module, form: Form, written: Sequence[str], training: bool) -> None:
         super().__init__()
@@ -95,7 +98,8 @@ def exported(module: torch.nn.Module, form: Form, tensors: Sequence[torch.Tensor
     """Export a module for tensors of these shapes.
 
     Args:
-        seen: what the module does with them. canonical: what the states are called of its parameters and buffers, by all their names.
+        seen: what the module does with them. canonical: what the states are called of its parameters and buffers, by
+            all their names.
         states: names of buffers that are states whether it writes them or not.
         by: that exporter only; by default torch.export, and TorchScript where it cannot.
 

@@ -1,4 +1,5 @@
-"""The other way: an ONNX file as a part of a network of PyTorch's, through which gradients flow to its inputs and to its weights."""
+"""The other way: an ONNX file as a part of a network of PyTorch's, through which gradients flow to its inputs and to
+its weights."""
 from __future__ import annotations
 
 import os
@@ -24,14 +25,16 @@ from .calls import array_of, result_of, tensor_of
 
 
 class Function(torch.nn.Module):
-    """A module whose `forward` is an ONNX model in its form for inference, run and differentiated here; its trained tensors are parameters.
+    """A module whose `forward` is an ONNX model in its form for inference, run and differentiated here; its trained
+    tensors are parameters.
 
         backbone = tileflow.torch.Function("backbone.onnx")
         net = torch.nn.Sequential(backbone, torch.nn.Linear(512, 10))
         torch.optim.AdamW(net.parameters(), lr=1e-4)
 
-    Called with tensors in the order of the file's inputs it returns the file's only output, or a tuple. Parameters and buffers are views of the
-    memory that the engine computes with, under the file's names. Each combination of shapes is compiled once.
+    Called with tensors in the order of the file's inputs it returns the file's only output, or a tuple. Parameters and
+    buffers are views of the memory that the engine computes with, under the file's names. Each combination of shapes is
+    compiled once.
 
     Args:
         path: an ONNX file, or a model that comes with tileflow by its name.

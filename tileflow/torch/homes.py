@@ -29,7 +29,8 @@ _homes: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 @dataclass(slots=True)
 class _Bound:
-    """A parameter or buffer of a module: where the module keeps it, what it was when it was looked at last. shared: its memory is the session's."""
+    """A parameter or buffer of a module: where the module keeps it, what it was when it was looked at last. shared: its
+    memory is the session's."""
 
     holder: dict[str, Any]
     key: str
@@ -140,7 +141,8 @@ class Homed:
         return tensor.device.type == "cpu" and array_of(tensor).dtype == array.dtype and tuple(tensor.shape) == array.shape
 
     def look(self) -> bool:
-        """Take over what the user changed since: elements, memory, tensors. False: something that was compiled in is another."""
+        """Take over what the user changed since: elements, memory, tensors. False: something that was compiled in is
+        another."""
         changed = [b for b in self._bound if not b.is_settled()]
         if not changed:
             return True

@@ -1,4 +1,5 @@
-"""One call of a module by PyTorch itself, after which it is as before: what it returned, which buffers it wrote, what it drew."""
+"""One call of a module by PyTorch itself, after which it is as before: what it returned, which buffers it wrote, what
+it drew."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,9 +15,11 @@ from .tracing import Watching, WithoutDraws, put_back, same
 
 @dataclass(frozen=True)
 class Observed:
-    """returned: tensors that `forward` returned, each once, then losses that it did not. written: what it made of buffers, by name.
+    """returned: tensors that `forward` returned, each once, then losses that it did not. written: what it made of
+    buffers, by name.
 
-    results: how the first are nested. own: how many these are. losses: the places among the tensors of what functions that are losses gave.
+    results: how the first are nested. own: how many these are. losses: the places among the tensors of what functions
+    that are losses gave.
     drew: numbers would have been drawn, and were not.
     """
 
@@ -29,7 +32,8 @@ class Observed:
 
 
 def returned_by(call: Callable[[], Any], training: bool) -> tuple[Results, list[torch.Tensor], int, tuple[int, ...]]:
-    """A call's results and tensors, losses that were not returned after them; how many are its own; the places of losses among them."""
+    """A call's results and tensors, losses that were not returned after them; how many are its own; the places of
+    losses among them."""
     watching = Watching()
     with watching:
         returned = call()
@@ -42,7 +46,8 @@ def returned_by(call: Callable[[], Any], training: bool) -> tuple[Results, list[
 
 def observe(module: torch.nn.Module, form: Form, tensors: Sequence[torch.Tensor], training: bool,
             after: Observed | None = None) -> Observed:
-    """Call the module, without gradients and draws, on tensors of its own; with buffers as they were `after` another call.
+    """Call the module, without gradients and draws, on tensors of its own; with buffers as they were `after` another
+    call.
 
     Raises:
         UnsupportedError: it writes its parameters.

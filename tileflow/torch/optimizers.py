@@ -1,4 +1,5 @@
-"""Optimizers of PyTorch's as ours: SGD, Adam, AdamW and RMSprop with their groups, in PyTorch's own form (`torch_compat`)."""
+"""Optimizers of PyTorch's as ours: SGD, Adam, AdamW and RMSprop with their groups, in PyTorch's own form
+(`torch_compat`)."""
 from __future__ import annotations
 
 import math
@@ -17,8 +18,8 @@ NUMBERS: dict[str, dict[str, Any]] = {
     "AdamW": {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 1e-2},
     "RMSprop": {"alpha": 0.99, "eps": 1e-8, "weight_decay": 0, "momentum": 0},
 }
-"""Attributes of each class that are numbers, beside lr, and PyTorch's defaults. Where all groups have the default it is compiled in, else it is read
-by every update; lr always is."""
+"""Attributes of each class that are numbers, beside lr, and PyTorch's defaults. Where all groups have the default it is
+compiled in, else it is read by every update; lr always is."""
 FLAGS = {"SGD": ("nesterov",), "RMSprop": ("centered",)}
 REFUSED = {"amsgrad": "Only non-amsgrad Adam/AdamW optimizers are supported",
            "maximize": "maximize is not supported, but minimising the negated loss is",

@@ -32,8 +32,8 @@ from .observed import observe
 class TorchSource:
     """A module before the types of its inputs are known.
 
-    form, example: of the call for which a graph is wanted next. trained: what the optimizer updates, by the names of the session; None: all that
-    require gradients. by: that exporter only.
+    form, example: of the call for which a graph is wanted next. trained: what the optimizer updates, by the names of
+    the session; None: all that require gradients. by: that exporter only.
     """
 
     def __init__(self, module: torch.nn.Module, options: Options, homed: Homed, training: bool, by: Exporter | None = None) -> None:
@@ -60,7 +60,8 @@ class TorchSource:
         """The module for a micro-batch of these types, exported and checked if need be.
 
         Raises:
-            UnsupportedError: no exporter takes it, an operator is missing, or the exported model computes something else.
+            UnsupportedError: no exporter takes it, an operator is missing, or the exported model computes something
+                else.
         """
         return self._imported.get(tuple(inputs), lambda: self._export(inputs))
 

@@ -1,4 +1,5 @@
-"""A module's `forward` while it is looked at: what it is put back to, what it draws, what exporters would drop without a word."""
+"""A module's `forward` while it is looked at: what it is put back to, what it draws, what exporters would drop without
+a word."""
 from __future__ import annotations
 
 import contextlib
@@ -24,8 +25,8 @@ LOSSES: frozenset[Any] = frozenset({
 
 
 class Watching(TorchFunctionMode):
-    """Sees every function that `forward` calls. Where an export is under way it says what exporters drop: gradients that end (`detach`,
-    `torch.no_grad`), label smoothing and rows of padding, which are computed from what they know.
+    """Sees every function that `forward` calls. Where an export is under way it says what exporters drop: gradients
+    that end (`detach`, `torch.no_grad`), label smoothing and rows of padding, which are computed from what they know.
 
     losses: what functions that are losses gave.
     """
@@ -54,7 +55,8 @@ class Watching(TorchFunctionMode):
 
 def _smoothed(input: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None = None, size_average: Any = None, ignore_index: int = -100,
               reduce: Any = None, reduction: str = "mean", label_smoothing: float = 0.0) -> torch.Tensor | None:
-    """A cross entropy of class numbers with label smoothing, in functions that exporters keep; None where there is none of that kind."""
+    """A cross entropy of class numbers with label smoothing, in functions that exporters keep; None where there is none
+    of that kind."""
     if not label_smoothing or weight is not None or target.is_floating_point() or size_average is not None or reduce is not None:
         return None
     scores = F.log_softmax(input, 1)
@@ -89,11 +91,13 @@ def _padded(input: torch.Tensor, weight: torch.Tensor, padding_idx: int | None =
 
 
 INSTEAD_OF: dict[Any, Callable[..., torch.Tensor | None]] = {F.cross_entropy: _smoothed, F.embedding: _padded}
-"""What is computed, while an export is under way, in place of functions of which exporters drop something; None: nothing is."""
+"""What is computed, while an export is under way, in place of functions of which exporters drop something; None:
+nothing is."""
 
 
 class WithoutDraws(TorchDispatchMode):
-    """Nothing is drawn: dropout keeps all, normal numbers are their mean, uniform ones the middle. drew: whether something would have been."""
+    """Nothing is drawn: dropout keeps all, normal numbers are their mean, uniform ones the middle. drew: whether
+    something would have been."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -134,7 +138,8 @@ INSTEAD: dict[Any, Callable[..., Any]] = {
 
 @contextlib.contextmanager
 def put_back(module: torch.nn.Module) -> Iterator[None]:
-    """Whatever happens within, the module is afterwards as it was: buffers, plain attributes and their elements, the state of random numbers."""
+    """Whatever happens within, the module is afterwards as it was: buffers, plain attributes and their elements, the
+    state of random numbers."""
     held = [(m, dict(m._buffers), dict(m.__dict__)) for m in module.modules()]
     moved = [*module.buffers(), *(t for m in module.modules() for t in m.__dict__.values() if isinstance(t, torch.Tensor))]
     elements = [(b, b.detach().clone()) for b in moved]
@@ -166,7 +171,8 @@ LOUD = ("torch.onnx", "torch.export", "torch.onnx._internal.exporter._registrati
 
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
-    """Exporters tell developers of exporters much that users of modules need not know; what goes wrong is an exception."""
+    """Exporters tell developers of exporters much that users of modules need not know; what goes wrong is an
+    exception."""
     loggers = [logging.getLogger(name) for name in LOUD]
     before = [logger.level for logger in loggers]
     for logger in loggers:

@@ -1,4 +1,5 @@
-"""tileflow: the mark that the bridge from PyTorch puts behind a tensor of which a module asks something, by a number of the bridge's own table."""
+"""tileflow: the mark that the bridge from PyTorch puts behind a tensor of which a module asks something, by a number of
+the bridge's own table."""
 from __future__ import annotations
 
 from collections.abc import Sequence

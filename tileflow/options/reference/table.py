@@ -26,7 +26,7 @@ class Entry:
     """A name of PopTorch's.
 
     options: what it sets. says: what it comes to, or what to do instead: one or more sentences. take: None where nothing can be set by it.
-    idle: it sets nothing and is taken all the same, for what is computed does not depend on it.
+    idle: it sets nothing and is taken all the same, for what is computed does not depend on it. script: what it does in `tileflow.poptorch`, if more.
     """
 
     name: str
@@ -34,6 +34,7 @@ class Entry:
     options: tuple[str, ...] = ()
     take: Take | None = None
     idle: bool = False
+    script: str = ""
 
 
 def _is(name: str, option: str, says: str = "") -> Entry:
@@ -54,7 +55,7 @@ def _none(name: str, says: str) -> Entry:
     return Entry(name, says)
 
 
-def _idle(name: str, arguments: str, says: str, check: Callable[..., None] | None = None) -> Entry:
+def _idle(name: str, arguments: str, says: str, check: Callable[..., None] | None = None, script: str = "") -> Entry:
     """A call without effect here that harms nobody: taken, with a sentence. arguments: what it takes there, "log_dir" or "profile_dir=None".
     check: raises OptionError for values that are none, or that would change numbers."""
     def take(*args: Any, **kwargs: Any) -> Mapping[str, Any]:
@@ -67,7 +68,7 @@ def _idle(name: str, arguments: str, says: str, check: Callable[..., None] | Non
         kind = inspect.Parameter.VAR_POSITIONAL if word[0] == "*" else inspect.Parameter.POSITIONAL_OR_KEYWORD
         parameters.append(inspect.Parameter(named, kind, default=default or inspect.Parameter.empty))
     take.__signature__ = inspect.Signature(parameters)                              # type: ignore[attr-defined]
-    return Entry(name, says, take=take, idle=True)
+    return Entry(name, says, take=take, idle=True, script=script)
 
 
 def _refuse(says: str) -> Mapping[str, Any]:
@@ -272,9 +273,11 @@ OPTIONS = (
           "`tileflow doctor` says where."),
     _idle("logDir", "log_dir", "nothing is logged to files. What a run writes goes to the folder that the option out names."),
     _idle("maxRepeatLogs", "max_lines", "messages are said once."),
-    _idle("modelName", "name", "reports go where `tileflow compile --report DIR` (report=DIR) says, one folder a model."),
+    _idle("modelName", "name", "reports go where `tileflow compile --report DIR` (report=DIR) says, one folder a model.",
+          script="the folder of the model's report, in place of training or inference"),
     _idle("enableProfiling", "profile_dir=None", "`tileflow compile MODEL --machine gc200 --report DIR` (tileflow.compile(model, "
-          "machine=\"gc200\", report=DIR)) writes the report, a page and a trace."),
+          "machine=\"gc200\", report=DIR)) writes the report, a page and a trace.",
+          script="each program that the model compiles has its report in a folder within profile_dir, by default within this one"),
     _idle("logCycleCount", "log_cycle_count", CYCLES),
     Entry("enableSyntheticData", "True is `normal`, as there, for `train`; a model that is called takes any array.", ("synthetic_data",), _synthetic),
     Entry("enableStableNorm", f"True is taken, for it says what is so: {STABLE}", (), _stable),
@@ -350,7 +353,8 @@ POPART = (
     _none("_Popart.set", "the keys are below; each is an option of its own, or none."),
     _idle("_Popart.setPatterns", "patterns, level=2", "graph rewrites are not chosen by hand; `tileflow compile MODEL` prints the program that "
           "they leave."),
-    _idle("_Popart.setEngineOptions", "engine_options", "Poplar's engine is not part of tileflow; see `enableProfiling` for reports."),
+    _idle("_Popart.setEngineOptions", "engine_options", "Poplar's engine is not part of tileflow; see `enableProfiling` for reports.",
+          script="autoReport.all and autoReport.directory are as enableProfiling"),
     Entry("_Popart.autoRecomputation", "None (0) is false; Standard (1), NormOnly (2), Pipeline (3) and RecomputeAll (4) are true: what "
           "is computed again is tileflow's choice.", ("recompute",),
           _recomputation),
@@ -394,16 +398,30 @@ POPART = (
 )
 
 ENVIRONMENT = (
-    _none("POPTORCH_DEFAULT_OPTIONS", "`TILEFLOW_DEFAULT_OPTIONS`, the path of an options file; `tileflow doctor` says what it sets."),
-    _none("POPTORCH_CACHE_DIR", "`TILEFLOW_CACHE_DIR`: where compiled kernels are kept."),
-    _none("POPTORCH_LOG_LEVEL", "the option `progress` shows or hides bars and lines; errors and warnings are always said."),
-    _none("POPTORCH_IPU_MODEL", "the option `machine`."),
-    _none("POPTORCH_SMALL_IPU_MODEL", "the option `machine`: a `.toml` file may describe a chip of 4 tiles (`docs/tiles.md`)."),
-    _none("POPTORCH_IPU_MODEL_VERSION", "the option `machine`: `gc2`, `gc200`, `bow` or `c600`."),
-    _none("POPTORCH_WAIT_FOR_IPU", "there is no IPU to wait for."),
-    _none("POPLAR_ENGINE_OPTIONS", "`tileflow compile MODEL --machine gc200 --report DIR`."),
-    _none("PVTI_OPTIONS", "the report's `trace.json`, for https://ui.perfetto.dev."),
+    _none("POPTORCH_DEFAULT_OPTIONS", "for `poptorch.Options()`, options as JSON; else `TILEFLOW_DEFAULT_OPTIONS`, the path of a file."),
+    _none("POPTORCH_CACHE_DIR", "`TILEFLOW_CACHE_DIR`, which is taken from it where it is not set."),
+    _none("POPTORCH_LOG_LEVEL", "as `poptorch.setLogLevel`, or `TILEFLOW_LOG_LEVEL`: OFF, ERR, WARN, INFO, DEBUG, TRACE."),
+    _none("POPTORCH_IPU_MODEL", "no effect is needed: this computer computes everything, and the option `machine` names the chip of reports."),
+    _none("POPTORCH_SMALL_IPU_MODEL", "no effect, which a warning says: the option `machine` may name a `.toml` file of a chip of 4 tiles "
+          "(`docs/tiles.md`)."),
+    _none("POPTORCH_IPU_MODEL_VERSION", "the chip of `poptorch.Options()`: ipu1 is `gc2`, ipu2 `gc200`, ipu21 `bow`; else the option `machine`."),
+    _none("POPTORCH_WAIT_FOR_IPU", "no effect, which a warning says: there is no IPU to wait for."),
+    _none("POPLAR_ENGINE_OPTIONS", "`autoReport.all` and `autoReport.directory` are `TILEFLOW_AUTO_REPORT`; of others a warning says that they have "
+          "no effect."),
+    _none("PVTI_OPTIONS", "`enable` and `directory` are `TILEFLOW_TRACE`, the file trace.json there."),
 )
+"""The reference's environment variables, heeded by `import tileflow.poptorch`."""
+OWN_ENVIRONMENT = (
+    _none("TILEFLOW_DEFAULT_OPTIONS", "The path of an options file for every command and function; `tileflow doctor` shows what it sets."),
+    _none("TILEFLOW_CACHE_DIR", "The folder in which compiled kernels are kept from run to run; `tileflow doctor` says where it is."),
+    _none("TILEFLOW_LOG_LEVEL", "Shows the log of `tileflow` on standard error from a level on: OFF, ERR, WARN, INFO, DEBUG, TRACE. Python's "
+          "`logging` has it under `tileflow` in any case, silent until somebody gives it a handler."),
+    _none("TILEFLOW_AUTO_REPORT", "A folder: every program that is compiled has its report there (`docs/report.md`), in training, inference, "
+          "training-2, …; for the option `machine`, by default a GC200."),
+    _none("TILEFLOW_TRACE", "A file: what this process does when (compiling, calls, batches, checkpoints, marks) is written there at its end, for "
+          "https://ui.perfetto.dev. `with tileflow.trace(\"trace.json\")` does it for a part."),
+)
+"""tileflow's own."""
 
 MODELS = (
     _none("trainingModel", "`tileflow.training_model(model, options, optimizer=...)`; calls return the outputs and the loss."),

@@ -1,0 +1,124 @@
+"""What the environment asks of a process: reports of what is compiled, a trace of what is done, the log."""
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from places import ROOT
+
+import tileflow
+from tileflow import nn, report
+from tileflow.api import surroundings
+from tileflow.options.reference.table import OWN_ENVIRONMENT
+from tileflow.runtime.programs import listeners
+from tileflow.system import logs, spans
+from tileflow.system.errors import ReportError
+
+X, Y = np.ones((8, 4), np.float32), np.zeros(8, np.int64)
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+
+
+def test_every_variable_is_told():
+    """In one table, and no other is read."""
+    named = {name for path in (*(ROOT / "tileflow").rglob("*.py"), *(ROOT / "kernels").rglob("*.py"))
+             for name in re.findall(r"TILEFLOW_[A-Z_]+", path.read_text(encoding="utf-8"))}
+    assert {e.name for e in OWN_ENVIRONMENT} == named
+
+
+def test_a_trace(tmp_path: Path):
+    """Calls, compiling, batches and checkpoints, with a user's own marks, by threads, in microseconds from its begin."""
+    path = tmp_path / "inner" / "trace.json"
+    with tileflow.trace(path), spans.span("mine"):
+        model = tileflow.training_model(network())
+        for x, y in tileflow.DataLoader(tileflow.Options(micro_batch_size=4, prefetch=2), (np.ones((16, 4), np.float32), np.zeros(16, np.int64))):
+            model(x, y)
+        tileflow.save_state(model.state_dict(), tmp_path / "state.safetensors")
+    events = json.loads(path.read_text())["traceEvents"]
+    spent = [e for e in events if e["ph"] == "X"]
+    count = {name: sum(e["name"] == name for e in spent) for name in ("mine", "compile", "training call", "make a batch", "write state.safetensors")}
+    assert count == {"mine": 1, "compile": 1, "training call": 4, "make a batch": count["make a batch"], "write state.safetensors": 1}
+    assert count["make a batch"] >= 4
+    assert {e["cat"] for e in spent} <= set(spans.KINDS)
+    mine = next(e for e in spent if e["name"] == "mine")
+    calls = [e for e in spent if e["name"] == "training call"]
+    assert all(mine["ts"] <= e["ts"] and e["ts"] + e["dur"] <= mine["ts"] + mine["dur"] + 1 for e in calls)
+    assert min(e["ts"] for e in spent) == 0
+    assert {e["tid"] for e in spent} == {e["tid"] for e in events if e["name"] == "thread_name"}
+    assert not spans.is_open()
+    with spans.span("after"):
+        assert not spans.is_open()
+
+
+def test_a_trace_that_cannot_be_written(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ReportError, match="The trace cannot be written to"), tileflow.trace(tmp_path / "file" / "trace.json"):
+        tileflow.inference_model(network())(X)
+    assert not spans.is_open()
+
+
+@pytest.fixture
+def _nobody_listens():
+    before, folders = list(listeners), list(surroundings._folders)
+    yield
+    listeners[:] = before
+    surroundings._folders[:] = folders
+
+
+@pytest.mark.usefixtures("_nobody_listens")
+def test_reports_of_every_program(tmp_path: Path):
+    """A folder for each, for the model's chip or the usual one; what is computed does not depend on it."""
+    plain = tileflow.inference_model(network())
+    plain(X)
+    surroundings.report_every_program(tmp_path)
+    net = network()
+    tileflow.training_model(net)(X, Y)
+    tileflow.training_model(net, tileflow.Options(machine="bow"))(X, Y)
+    tileflow.inference_model(net)(X)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["inference", "training", "training-2"]
+    chips = {p.name: report.load(p / "report.json")["chip"]["name"] for p in tmp_path.iterdir()}
+    assert chips == {"training": "gc200", "training-2": "bow", "inference": "gc200"}
+    assert (tmp_path / "training" / "page.html").is_file()
+
+
+@pytest.mark.usefixtures("_nobody_listens")
+def test_what_has_no_report_runs_all_the_same(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    surroundings.report_every_program(tmp_path / "file")
+    with pytest.warns(UserWarning, match="There is no report of the inference program: Cannot write the report"):
+        found = tileflow.inference_model(network())(X)
+    assert found.shape == (8, 3)
+
+
+def test_the_log_is_silent_until_it_is_asked_for(caplog: pytest.LogCaptureFixture):
+    root = logging.getLogger("tileflow")
+    assert [type(h) for h in root.handlers if not isinstance(h, logging.StreamHandler)] == [logging.NullHandler]
+    with caplog.at_level("DEBUG", "tileflow"):
+        tileflow.inference_model(network())(X)
+    assert "A program was compiled in" in caplog.text
+    assert logs.level("warn") == logging.WARNING
+    assert logs.level("loud") is None
+
+
+@pytest.mark.exhaustive
+def test_a_process(tmp_path: Path):
+    """All variables at once, for a script that knows none of them; a wrong one is said."""
+    script = "import numpy as np, tileflow\nfrom tileflow import nn\ntileflow.inference_model(nn.Linear(4, 2))(np.ones((2, 4), np.float32))\n"
+    given = {"TILEFLOW_TRACE": str(tmp_path / "trace.json"), "TILEFLOW_AUTO_REPORT": str(tmp_path / "reports"), "TILEFLOW_LOG_LEVEL": "debug"}
+    done = subprocess.run([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": str(ROOT), **given}, capture_output=True, text=True,
+                          check=True)
+    assert "[tileflow.compile] [DEBUG] A program was compiled in" in done.stderr
+    assert (tmp_path / "reports" / "inference" / "report.json").is_file()
+    assert "inference call" in (tmp_path / "trace.json").read_text()
+    done = subprocess.run([sys.executable, "-c", "import tileflow"], env={**os.environ, "PYTHONPATH": str(ROOT), "TILEFLOW_LOG_LEVEL": "loud"},
+                          capture_output=True, text=True, check=True)
+    assert "TILEFLOW_LOG_LEVEL='loud', which is no level" in done.stderr
