@@ -1,5 +1,6 @@
-"""The verbs: train, infer, compile, tune_available_memory, explore, training_model, inference_model, load, grad, gradient_model,
+"""The verbs: train, infer, compare, compile, tune_available_memory, explore, training_model, inference_model, load, grad, gradient_model,
 save_onnx, save_state, load_state."""
+from .comparing import compare
 from .exploration import explore
 from .exporting import save_onnx
 from .gradients import grad, gradient_model
@@ -12,6 +13,7 @@ from .states import load_state, save_state
 from .training import train
 
 __all__ = [
-    "TrainResult", "agreement", "compile", "explore", "grad", "gradient_model", "infer", "inference_model", "load", "load_state", "measure",
-    "save_onnx", "save_state", "train", "training_model", "tune_available_memory",
+    "TrainResult", "agreement", "compare", "compile", "explore", "grad", "gradient_model", "infer",
+    "inference_model", "load", "load_state", "measure", "save_onnx", "save_state", "train", "training_model",
+    "tune_available_memory",
 ]

@@ -154,7 +154,7 @@ def _train(run: _Run) -> TrainResult:
         trainer.measure((*task.asked, *(m for m in _fitting(task.view, sets.train, sets.test) if m not in task.asked)))
         result = TrainResult(trainer.history, folder, chosen, trainer, source.model if isinstance(source, OnnxSource) else None,
                              sets.preprocessing, task.fit, run.collate_fn)
-        if result.model_path is not None:
+        if result._model is not None:
             trainer.write_model = result.save_onnx
         if checkpoint := checkpoint_of(folder, chosen.resume, callbacks.say):
             trainer.resume(checkpoint)
@@ -162,7 +162,7 @@ def _train(run: _Run) -> TrainResult:
         trainer.run()
         if trainer.run_handle.partial is not None:
             result.epochs = [*result.epochs, trainer.run_handle.partial]
-        if result.model_path is not None:
+        if result._model is not None:
             remove_link(written)
             result.save_onnx(written)
         write_page(trainer, result.history, chosen, task.fit.classes, task.fit.choice.reason)
