@@ -34,7 +34,7 @@ class Curves(str):
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write it as a file, all or nothing."""
-        atomic_write_bytes(path, self.encode())
+        atomic_write_bytes(path, self.encode(errors="replace"))
         return Path(path)
 
 
