@@ -32,6 +32,7 @@ from ..runtime.labels import Fit, is_hard, look, numbered_as, types_of
 from ..runtime.preprocessing import Preprocessing
 from ..runtime.run_folder import checkpoint_of, run_folder
 from ..runtime.run_settings import Recorded, file_digest, record, resumed
+from ..runtime.schedule import CallSchedule
 from ..runtime.source import OnnxSource, Source
 from ..runtime.trained_file import rehearse
 from ..runtime.trainer import Trainer
@@ -287,6 +288,7 @@ def _trainer(source: Source, options: Options, task: _Task, sets: _Sets, optimiz
     if sets.train.whole:
         _check_whole(options)
         loop_options.micro_batch_size = 1
+    options.epochs = loop_options.epochs = _epochs(loop_options, sets.train)
     training = TrainingModel(source, loop_options, optimizer, choice.loss, callbacks.compiling)
     if sets.train.whole:
         training.rows.fixed = False                 # calls are fed as they are, whatever micro_batch_size says
@@ -298,6 +300,16 @@ def _trainer(source: Source, options: Options, task: _Task, sets: _Sets, optimiz
     trainer = Trainer(training, sets.train, sets.test, folder, callbacks)
     _say_left_out(trainer.loader, callbacks)
     return trainer
+
+
+def _epochs(options: Options, data: Dataset) -> int:
+    """How many epochs there are to be: as many as max_updates takes, where that was said and nothing of epochs."""
+    def alone(files: bool) -> bool:
+        return options.given("max_updates", files) and not options.given("epochs", files)
+    if options.max_updates is None or not (alone(True) or alone(False)):
+        return options.epochs
+    length = 0 if data.is_open and options.max_batches is None else CallSchedule.of(len(data), options).length
+    return max(options.epochs, -(-options.max_updates // max(1, length)))
 
 
 def _check_whole(options: Options) -> None:
