@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from . import callbacks, nn, optim
     from .api import (
         TrainResult,
+        compare,
         compile,
         explore,
         grad,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 __version__ = VERSION
 sys.modules[f"{__name__}.errors"] = errors         # also a public name: `from tileflow.errors import OptionError`
 _LAZY = {
-    "train": "api", "infer": "api", "compile": "api", "training_model": "api", "inference_model": "api", "load": "api",
+    "train": "api", "infer": "api", "compile": "api", "compare": "api", "training_model": "api", "inference_model": "api", "load": "api",
     "load_state": "api", "save_state": "api", "save_onnx": "api", "grad": "api", "gradient_model": "api",
     "tune_available_memory": "api", "explore": "api", "Exploration": "exploration", "TuneResult": "exploration.simulate",
     "TileCompilation": "exploration.simulate",
@@ -51,7 +52,7 @@ _LAZY = {
 """Public names and where they live; loaded at first use, so that `import tileflow` and `tileflow --help` are quick."""
 __all__ = [
     "AsynchronousDataAccessor", "DataLoader", "Dataset", "Exploration", "Options", "Policy", "TileCompilation",
-    "TileflowError", "TileflowWarning", "TrainResult", "TuneResult", "autocast", "callbacks", "compile", "explore",
+    "TileflowError", "TileflowWarning", "TrainResult", "TuneResult", "autocast", "callbacks", "compare", "compile", "explore",
     "grad", "gradient_model", "infer", "inference_model", "load", "load_state", "nn", "optim", "save_onnx",
     "save_state", "trace", "train", "training_model", "tune_available_memory",
 ]

@@ -331,6 +331,23 @@ def test_time_that_is_over(tmp_path: Path) -> None:
             tileflow.Options(max_time=text)
 
 
+def test_updates_say_how_many_epochs(tmp_path: Path) -> None:
+    """Where nothing else does; a schedule then ends with them, and a run that is resumed goes on as far as is asked for."""
+    def run(folder: str, **more: Any) -> tileflow.TrainResult:
+        nn.manual_seed(1)
+        return tileflow.train(nn.Linear(4, 3), data=(X, Y), micro_batch_size=2, out=str(tmp_path / folder), schedule="linear", **more)
+    result = run("a", max_updates=75)
+    assert len(result.learning_rates) == 75
+    np.testing.assert_allclose(result.learning_rates, 1e-3 * (1 - np.arange(75) / 75))
+    assert len(run("b", max_updates=75, epochs=1).learning_rates) == 30
+    said = Said()
+    assert len(run("a", max_updates=100, resume=True, callbacks=said).learning_rates) == 100
+    assert any(s.startswith("Going on to update 100; the run was to end with 75. The schedule of lr now ends with it") for s in said.sentences)
+    assert len(run("a", resume=True).learning_rates) == 100
+    assert len(tileflow.train(nn.Linear(4, 3), data=lambda: zip(X, Y, strict=True), micro_batch_size=2, out=str(tmp_path / "open"), max_updates=75,
+                              schedule="cosine").learning_rates) == 75          # data that do not say how many rows they have
+
+
 def test_an_end_by_updates_at_the_end_of_an_epoch(tmp_path: Path) -> None:
     """The epoch is over, as it would be without."""
     result = train(tmp_path / "a", epochs=3, callbacks=MaxUpdates(30))

@@ -203,8 +203,9 @@ class Epochs(Said):
     """Counts the epochs that began."""
 
     begun = 0
+    transient = ("begun",)
 
-    def begin_epoch(self, epoch: int, epochs: int, batches: int) -> None:
+    def on_epoch_begin(self, epoch: int, logs: Any) -> None:
         self.begun += 1
 
 

@@ -18,7 +18,7 @@ from tileflow.report.run_page import MOST, Example, RunPage, render
 from tileflow.runtime.runs import read_run
 from tileflow.system.errors import CheckpointError
 
-EVIL = "</style></script><img src=x onerror=document.title='hacked'>\x1b[31m"
+EVIL = "</style></script><img src=x onerror=document.title='hacked'>\x1b[31m\udcff\u202e"
 DRAW = np.random.default_rng(0)
 
 

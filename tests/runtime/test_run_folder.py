@@ -108,7 +108,7 @@ def test_run_toml_keeps_every_setting(tmp_path: Path, monkeypatch: pytest.Monkey
     kept = Options.load(tmp_path / "run" / "run.toml")
     assert kept == result.options.clone(data=str(tmp_path / "train data.csv"), out=None)
     missing = {d.name for d in declarations().values() if not kept.given(d.name) and d.default is not None}
-    assert missing <= {"out", "resume", "allow_other_data"}
+    assert missing <= {"out", "resume", "allow_other_data", "fast_dev_run"}
     monkeypatch.chdir("/")
     again = tileflow.train(resume=True, out=str(tmp_path / "run"), epochs=2)
     assert (len(again.epochs), again.options.micro_batch_size) == (2, 8)

@@ -33,7 +33,7 @@ class History(dict[str, np.ndarray]):
             writer.writerow("" if x != x else int(x) if x == int(x) and name in ("epoch", "skipped") else float(x)
                             for name, x in zip(self, row, strict=True))
         if path is not None:
-            atomic_write_bytes(path, text.getvalue().encode())
+            atomic_write_bytes(path, text.getvalue().encode(errors="replace"))
         return text.getvalue()
 
     def to_pandas(self) -> Any:

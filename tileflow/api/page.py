@@ -34,7 +34,7 @@ class Curves(str):
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write it as a file, all or nothing."""
-        atomic_write_bytes(path, self.encode())
+        atomic_write_bytes(path, self.encode(errors="replace"))
         return Path(path)
 
 
@@ -49,8 +49,11 @@ def _lists(history: History) -> dict[str, list[float]]:
 
 def write_page(trainer: Trainer, history: History, options: Options, classes: tuple[str, ...] | None, reason: str) -> Path:
     """Write report.html into the run's folder."""
-    run, path = trainer.run_handle, trainer.folder / FILE
-    findings = trainer.evaluator.findings
+    run, path, evaluator = trainer.run_handle, trainer.folder / FILE, trainer.evaluator
+    if trainer.test is not None and (evaluator.findings is None or evaluator.version != trainer.session.version):
+        evaluator.measure(trainer.test)                         # of the weights that the run ended with
+        evaluator.close()
+    findings = evaluator.findings
     updates = list(range(1, len(trainer.rates) + 1))
     names = tuple(classes or ())
     ended = "all its epochs are done" if run.stopped is None else f"it ended early: {run.stopped}"
@@ -61,7 +64,7 @@ def write_page(trainer: Trainer, history: History, options: Options, classes: tu
         settings={"minimised": f"{trainer.model.loss_name}: {reason}", "data (SHA-256)": trainer.data_digest,
                   **{name: own for name, (_, own) in Options().diff(options).items()}}, classes=names,
         confusion=None if findings is None else findings.confusion,
-        worst=[] if findings is None else [_example(row, names, trainer.evaluator) for row in findings.worst])
+        worst=[] if findings is None else [_example(row, names, evaluator) for row in findings.worst])
     atomic_write_bytes(path, render(page).encode(errors="replace"), follow=False)
     return path
 

@@ -33,6 +33,7 @@ from ..runtime.onnx_source import OnnxSource
 from ..runtime.preprocessing import Preprocessing
 from ..runtime.run_folder import checkpoint_of, run_folder
 from ..runtime.run_settings import Recorded, file_digest, record, resumed
+from ..runtime.schedule import CallSchedule
 from ..runtime.source import Source
 from ..runtime.trained_file import rehearse
 from ..runtime.trainer import Trainer
@@ -155,7 +156,7 @@ def _train(run: _Run) -> TrainResult:
         trainer.measure((*task.asked, *(m for m in _fitting(task.view, sets.train, sets.test) if m not in task.asked)))
         result = TrainResult(trainer.history, folder, chosen, trainer, source.model if isinstance(source, OnnxSource) else None,
                              sets.preprocessing, task.fit, run.collate_fn)
-        if result.model_path is not None:
+        if result._model is not None:
             trainer.write_model = result.save_onnx
         if checkpoint := checkpoint_of(folder, chosen.resume, callbacks.say):
             trainer.resume(checkpoint)
@@ -163,7 +164,7 @@ def _train(run: _Run) -> TrainResult:
         trainer.run()
         if trainer.run_handle.partial is not None:
             result.epochs = [*result.epochs, trainer.run_handle.partial]
-        if result.model_path is not None:
+        if result._model is not None:
             remove_link(written)
             result.save_onnx(written)
         write_page(trainer, result.history, chosen, task.fit.classes, task.fit.choice.reason)
@@ -288,6 +289,7 @@ def _trainer(source: Source, options: Options, task: _Task, sets: _Sets, optimiz
     if sets.train.whole:
         _check_whole(options)
         loop_options.micro_batch_size = 1
+    options.epochs = loop_options.epochs = _epochs(loop_options, sets.train)
     training = TrainingModel(source, loop_options, optimizer, choice.loss, callbacks.compiling)
     if sets.train.whole:
         training.rows.fixed = False                 # calls are fed as they are, whatever micro_batch_size says
@@ -299,6 +301,16 @@ def _trainer(source: Source, options: Options, task: _Task, sets: _Sets, optimiz
     trainer = Trainer(training, sets.train, sets.test, folder, callbacks)
     _say_left_out(trainer.loader, callbacks)
     return trainer
+
+
+def _epochs(options: Options, data: Dataset) -> int:
+    """How many epochs there are to be: as many as max_updates takes, where that was said and nothing of epochs."""
+    def alone(files: bool) -> bool:
+        return options.given("max_updates", files) and not options.given("epochs", files)
+    if options.max_updates is None or not (alone(True) or alone(False)):
+        return options.epochs
+    length = 0 if data.is_open and options.max_batches is None else CallSchedule.of(len(data), options).length
+    return max(options.epochs, -(-options.max_updates // max(1, length)))
 
 
 def _check_whole(options: Options) -> None:

@@ -11,10 +11,10 @@ from ..options.uses import check_use
 from ..options.verbs import COMMANDS as VERBS
 from ..system.errors import OptionError
 from ..system.version import VERSION
-from . import compile, doctor, explore, infer, inspect, report, runs, train, tune
+from . import compare, compile, doctor, explore, infer, inspect, report, runs, train, tune
 from .arguments import OPTIONS_FLAG
 
-COMMANDS = {"train": train, "infer": infer, "inspect": inspect, "compile": compile, "tune": tune, "explore": explore,
+COMMANDS = {"train": train, "infer": infer, "inspect": inspect, "compare": compare, "compile": compile, "tune": tune, "explore": explore,
             "report": report, "runs": runs, "doctor": doctor}
 """Rooms by command: HELP is its sentence, EPILOG what stands below its help, `add` makes its arguments, `run` does it."""
 DEBUG = "--debug"

@@ -42,7 +42,8 @@ class LoopOptions:
         None, Duration(), "end the run after this time, its parts before it was resumed included", optional=True,
         common=True)
     max_updates: int | None = _option(
-        None, COUNT, "end the run after so many weight updates in all", optional=True, common=True,
+        None, COUNT, "end the run after so many weight updates in all, in as many epochs as they take where epochs is not "
+        "given", optional=True, common=True,
         known_as=("max_steps", "steps"))
     eval_every: int | None = _option(
         None, COUNT, "measure the test data after every so many updates, and not at the ends of epochs only",

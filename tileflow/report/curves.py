@@ -5,10 +5,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ..system.text import one_line
 from . import palette, svg
 
 CLASSES = ("compute", "reduce", "exchange", "transform", "optimizer", "constants", "temporaries", "buffers")
 """Of lines, in their order."""
+LONGEST = 60
+"""Characters of a line's name."""
 POINTS = 1000
 """Of a line at most; more are drawn as the mean of their neighbours."""
 
@@ -60,7 +63,8 @@ def standalone(title: str, lines: Sequence[Line], x_title: str) -> str:
 
 
 def _shown(lines: Sequence[Line]) -> list[Line]:
-    return [one for one in map(thinned, lines) if any(map(math.isfinite, one.ys))]
+    """The lines that have something to show, by names that are no more than texts."""
+    return [Line(one_line(one.name, LONGEST), one.xs, one.ys) for one in map(thinned, lines) if any(map(math.isfinite, one.ys))]
 
 
 def _chart(drawn: Sequence[Line], x_title: str) -> tuple[svg.PlotArea, list[str]]:

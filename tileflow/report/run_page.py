@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..system.text import one_line
 from .curves import Line, curves, history_lines
 from .png import picture, png
 
@@ -72,8 +73,7 @@ def render(page: RunPage) -> str:
 
 def _text(value: Any) -> str:
     """A value as text that is nothing else, and not longer than a reader reads."""
-    shown = str(value)
-    return escape(shown if len(shown) <= LONGEST else shown[:LONGEST - 1] + "…")
+    return escape(one_line(value, LONGEST))
 
 
 def _section(title: str, body: str, intro: str = "") -> str:

@@ -78,7 +78,8 @@ class Evaluator:
         self.model, self.progress, self.stop = model, progress, stop
         self.metrics: tuple[str | Function, ...] = ()
         self.findings: Findings | None = None
-        """What the last measurement found besides."""
+        """What the last measurement found besides, and of which state of the weights."""
+        self.version = -1
         self._evaluation: EvaluationModel | None = None
         self._loader: DataLoader | None = None
 
@@ -109,7 +110,7 @@ class Evaluator:
                                "leave out auc and functions of all rows, or measure on fewer rows")
             if self.stop is not None and self.stop():
                 return None
-        self.findings = findings
+        self.findings, self.version = findings, self.model.source.session.version
         mean = total / weight if weight else math.nan
         return {"loss": None if math.isnan(mean) else mean, **collector.values()}
 

@@ -23,7 +23,7 @@ def fingerprint(model: TrainingModel, data: Dataset, options: Options) -> dict[s
     settings = {d.name: getattr(options, d.name) for d in declarations().values() if not d.free}
     scaling = {name: asdict(f.scaling) for name, f in data.fields.items()}
     found = {"version": VERSION, "settings": settings, "loss": model.loss_name, "optimizer": model.optimizer.describe(),
-             "loss_scaling": model.loss_scaling, "epochs": options.epochs,
+             "loss_scaling": model.loss_scaling, "epochs": options.epochs, "max_updates": options.max_updates,
              "model": model.fingerprint, "data": data.digest(), "rows": len(data), "scaling": scaling}
     return dict(json.loads(json.dumps(found, default=_plain)))
 
@@ -61,10 +61,13 @@ def differences(path: Path, made: Mapping[str, Any], now: Mapping[str, Any], mod
                                   "differ); give the data that the run began with, start anew in another folder, or go on all the same with "
                                   "allow_other_data (--allow-other-data).")
         said.append(f"Going on with other data: {now['rows']} rows, {made.get('rows')} before.")
-    if made.get("epochs") != now["epochs"]:
-        longer = [name for name in model.optimizer.variable if getattr(getattr(model.optimizer, name), "follows_run", False)]
-        said.append(f"Going on to epoch {now['epochs']}; the run was to end with {made.get('epochs')}."
-                    + (f" The schedule of {' and '.join(longer)} now ends with it, so that what is left of it differs." if longer else ""))
+    longer = [name for name in model.optimizer.variable if getattr(getattr(model.optimizer, name), "follows_run", False)]
+    for name, what in (("epochs", "epoch"), ("max_updates", "update")):
+        if made.get(name) != now[name]:
+            to = f"Going on to {what} {now[name]}" if now[name] is not None else f"Going on past {what} {made.get(name)}"
+            before = f"; the run was to end with {made.get(name)}" if made.get(name) is not None and now[name] is not None else ""
+            said.append(f"{to}{before}." + (f" The schedule of {' and '.join(longer)} now ends with it, so that what is left of it differs."
+                                           if longer else ""))
     return said
 
 

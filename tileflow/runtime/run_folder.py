@@ -176,7 +176,7 @@ def load_run(path: Path) -> tuple[dict[str, np.ndarray], Position, dict[str, Any
 def _of_callbacks(state: Mapping[str, Any]) -> dict[str, Any]:
     """What callbacks and evaluations have left in a checkpoint's table; ValueError where it is not of its kind."""
     kinds: dict[str, Callable[[Any], bool]] = {
-        "begun": _is_count, "evaluated": lambda n: n == -1 or _is_count(n), "figures": FIGURES["dict[str, float | None]"],
+        **dict.fromkeys(("begun", "evaluated"), lambda n: n == -1 or _is_count(n)), "figures": FIGURES["dict[str, float | None]"],
         "stopped": FIGURES["str"], "stopped_by": FIGURES["str"],
         "rates_set": lambda table: isinstance(table, dict) and all(_is_number(x) and x >= 0 for x in table.values()),
         "pending": lambda rows: isinstance(rows, list) and all(isinstance(r, list) and [type(x) for x in r] == [str, bool, bool] for r in rows),

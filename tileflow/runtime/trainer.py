@@ -127,7 +127,8 @@ class Trainer:
     def _compile(self, step: Step, model: TrainingModel) -> None:
         per_epoch = None if self.train.is_open and self.options.max_batches is None else self.schedule.length
         model.stop = lambda: self._stop.is_set()
-        model.run = Run(None if per_epoch is None else self.options.epochs * per_epoch, per_epoch)
+        ends = [n for n in (self.options.max_updates, None if per_epoch is None else self.options.epochs * per_epoch) if n is not None]
+        model.run = Run(min(ends, default=None), per_epoch)
         try:
             model.compile(*self.train.example(np.zeros(step.rows, np.int64)))
         except TileflowError as error:

@@ -70,7 +70,7 @@ class CSVLogger(AppendedFile):
         rows.append((epoch + 1, self.run.updates, *(_cell(logs.get(n)) for n in self.columns)))
         text = io.StringIO()
         csv.writer(text, delimiter=self.separator, lineterminator="\n").writerows(rows)
-        self.put(text.getvalue().encode())
+        self.put(text.getvalue().encode(errors="replace"))
         super().on_epoch_end(epoch, logs)
 
     def state(self) -> dict[str, Any]:

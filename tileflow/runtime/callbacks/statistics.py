@@ -14,6 +14,7 @@ from ...optim.scaling import USED_SCALE
 from ...report.statistics import Tensor, render
 from ...system.errors import OptionError
 from ...system.files import atomic_write_bytes
+from ...system.text import one_line
 from ..training_model import TrainingModel
 from .appended import AppendedFile
 from .logs import Logs
@@ -102,14 +103,14 @@ class StatisticsLog(AppendedFile):
         rows = csv.writer(text, lineterminator="\n")
         for t in self.newest:
             rows.writerow([*(getattr(t, name) for name in COLUMNS[:-1]), " ".join(f"{e}:{n}" for e, n in t.exponents.items())])
-        self.put(text.getvalue().encode())
+        self.put(text.getvalue().encode(errors="replace"))
 
     def write(self) -> None:
         """Bring the rows to the disk, and draw what was measured last."""
         fresh = bool(self.waiting)
         super().write()
         if fresh and self.newest:
-            title = f"Gradients and weights of {self.run.folder.name}"
+            title = f"Gradients and weights of {one_line(self.run.folder.name)}"
             atomic_write_bytes(self.run.folder / PAGE, render(self.newest, title).encode(), follow=False)
 
 

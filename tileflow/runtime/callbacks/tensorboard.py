@@ -10,6 +10,7 @@ from typing import Any
 from ...report.png import picture, png
 from ...report.statistics import Tensor
 from ...system.errors import CheckpointError, OptionError
+from ...system.text import one_line
 from .appended import AppendedFile
 from .logs import Logs
 
@@ -47,8 +48,8 @@ class TensorBoardLogger(AppendedFile):
         super().on_train_begin(logs)
         if not self.length:
             self._put(file_version="brain.Event:2")
-            settings = {n: x if isinstance(x, (bool, int, float)) else str(x) for n, x in self.run.options.to_dict().items() if x is not None}
-            for one in self._summary.hparams(settings, dict.fromkeys(self.run.measures, 0.0)):
+            settings = {n: x if isinstance(x, (bool, int, float)) else one_line(x) for n, x in self.run.options.to_dict().items() if x is not None}
+            for one in self._summary.hparams(settings, dict.fromkeys(map(one_line, self.run.measures), 0.0)):
                 self._put(summary=one)
             self._pictures()
 
@@ -72,7 +73,8 @@ class TensorBoardLogger(AppendedFile):
         self.put(length + struct.pack("<I", self._checksum(length)) + data + struct.pack("<I", self._checksum(data)))
 
     def _scalars(self, figures: Mapping[str, float], start: str = "") -> None:
-        values = [self._protos.Summary.Value(tag=start + name, simple_value=float(x)) for name, x in figures.items() if isinstance(x, (int, float))]
+        values = [self._protos.Summary.Value(tag=start + one_line(name), simple_value=float(x)) for name, x in figures.items()
+                  if isinstance(x, (int, float))]
         if values:
             self._put(summary=self._protos.Summary(value=values))
 
@@ -91,7 +93,7 @@ class TensorBoardLogger(AppendedFile):
         histogram = self._protos.HistogramProto(min=t.smallest, max=t.largest, num=t.elements, sum_squares=t.norm ** 2,
                                                 bucket_limit=[limits[0] if limits else 1.0, *(2 * x for x in limits)],
                                                 bucket=[t.zeros, *t.exponents.values()])
-        return self._protos.Summary(value=[self._protos.Summary.Value(tag=f"{t.kind}/{t.name}", histo=histogram)])
+        return self._protos.Summary(value=[self._protos.Summary.Value(tag=f"{t.kind}/{one_line(t.name)}", histo=histogram)])
 
     def on_evaluate_end(self, logs: Logs) -> None:
         self._scalars(logs, "evaluation/")
