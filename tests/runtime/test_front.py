@@ -22,6 +22,7 @@ import tileflow
 from tileflow import optim
 from tileflow.executable import notes, store
 from tileflow.graph import Builder, Value
+from tileflow.kernels.machine import cache
 from tileflow.runtime import code_key, front, imports, model_file
 from tileflow.system.errors import DataError, ModelError, OptionError
 
@@ -66,9 +67,11 @@ def imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[s
     monkeypatch.setattr(store, "enabled", True)
     for module in (front, model_file):
         monkeypatch.setattr(module, "all_code", lambda: f"code of {tmp_path}")
-    before = set(store.kept())
+    read, write, own = store.read, store.write, f"note-{tmp_path.name}-"
+    monkeypatch.setattr(store, "read", lambda name: read(name.replace("note-", own)))
+    monkeypatch.setattr(store, "write", lambda name, data: write(name.replace("note-", own), data))
     yield made
-    for path in set(store.kept()) - before:
+    for path in cache.folder().glob(f"{own}*"):
         path.unlink(missing_ok=True)
 
 
@@ -316,9 +319,8 @@ def test_notes_that_do_not_fit_are_made_anew(tmp_path: Path, imported: list[str]
 
 def test_cut_off_files_of_the_cache_are_made_anew(tmp_path: Path, imported: list[str]):
     path = network(tmp_path)
-    before = set(store.kept())
     wanted = infer(path)
-    made = set(store.kept()) - before
+    made = [*cache.folder().glob(f"note-{tmp_path.name}-*")]
     assert made
     for file in made:
         os.truncate(file, file.stat().st_size // 2)

@@ -17,7 +17,7 @@ from ..importers.onnx.exposed import Step, constants, exposed, part, producers, 
 from ..options.options import Options
 from ..runtime.data import open_data
 from ..runtime.inference_model import InferenceModel
-from ..runtime.source import OnnxSource
+from ..runtime.onnx_source import OnnxSource
 from ..system.errors import CheckpointError, OptionError, TileflowError
 from ..system.files import atomic_write_bytes
 from .inference import measured, preprocessing_of

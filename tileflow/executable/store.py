@@ -58,8 +58,11 @@ def write(name: str, data: bytes) -> None:
 
 def kept() -> list[Path]:
     """The files of images and notes, those used least recently first."""
-    found = (path for kind in KINDS for path in cache.folder().glob(f"{kind}-*{cache.SUFFIX}"))
-    return sorted(found, key=lambda path: path.stat().st_mtime)
+    times = {}
+    for path in (path for kind in KINDS for path in cache.folder().glob(f"{kind}-*{cache.SUFFIX}")):
+        with contextlib.suppress(OSError):                  # another process may have made room
+            times[path] = path.stat().st_mtime
+    return sorted(times, key=lambda path: times[path])
 
 
 def _name(key: str) -> str:

@@ -2,10 +2,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..graph import State
 from ..system.errors import OptionError
+
+if TYPE_CHECKING:
+    from ..graph import State
 
 LISTED = 5
 """Names that a sentence lists."""
