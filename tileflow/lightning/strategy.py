@@ -127,7 +127,8 @@ class IPUStrategy(SingleDeviceStrategy):
         if training:
             if self._accumulated > 1:
                 options.Training.gradientAccumulation(self._accumulated)
-        if "mixed" in self._half:
+        half = any(p.dtype == torch.float16 for p in self.lightning_module.parameters())
+        if "mixed" in self._half and not half:                                  # a module in float16 is so already
             options._add({"precision": "16-mixed"})
         if self._report is not None:
             options.enableProfiling(self._report)
@@ -163,6 +164,8 @@ class IPUStrategy(SingleDeviceStrategy):
         if name == "training_step" and self._now() != self._numbers:
             self._numbers = self._now()
             self._executors[name].setOptimizer(self.optimizers[0])
+        if any(p.dtype == torch.float16 for p in self.lightning_module.parameters()):
+            batch = pytree.tree_map(lambda x: x.half() if isinstance(x, torch.Tensor) and x.is_floating_point() else x, batch)
         found = self._executors[name](batch)
         if "logged" in found:
             step.tell(found["logged"], rows_of(batch))
