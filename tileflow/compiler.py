@@ -12,6 +12,7 @@ from .graph.collector import without_collector
 from .optim import Optimizer, rounding
 from .optim.adapting import adapt
 from .optim.base import Averaged, build_fold, build_update
+from .optim.listed import chosen
 from .optim.scaling import Scaling, loss_scale
 from .options.options import Options
 from .passes.autocast import autocast
@@ -204,6 +205,7 @@ def training(graph: Graph, loss: Loss, optimizer: Optimizer, batching: Batching,
         if not trained:
             raise OptionError("The model has no weight to train; check the options frozen and trainable.")
         assert p.loss is not None
+        trained = chosen(optimizer, trained, named or {})
         # A weight without gradient is not updated: neither decayed nor moved by what its moments remember (PyTorch and PopART skip it, too).
         inputs = [s.input for s in trained]
         p.notes += losses(p.micro, p.loss, inputs, [s.name for s in trained])

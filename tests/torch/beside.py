@@ -24,7 +24,9 @@ def groups(module: torch.nn.Module) -> list[dict[str, Any]]:
     return [{"params": large}, {"params": small, "weight_decay": 0.0, "lr": 1e-3}]
 
 
-def drawn(draw: Callable[[], tuple[torch.Tensor, ...]], dtype: torch.dtype, updates: int) -> list[tuple[torch.Tensor, ...]]:
+def drawn(
+    draw: Callable[[], tuple[torch.Tensor, ...]], dtype: torch.dtype, updates: int
+) -> list[tuple[torch.Tensor, ...]]:
     """Batches with floats of a type."""
     torch.manual_seed(7)
     return [tuple(t.to(dtype) if t.is_floating_point() else t for t in draw()) for _ in range(updates)]
@@ -68,7 +70,9 @@ def here(module: torch.nn.Module, batches: list[tuple[torch.Tensor, ...]], optim
 def far(one: torch.nn.Module, other: torch.nn.Module) -> float:
     """The largest difference of any element of their states."""
     states = other.state_dict()
-    return max(float((a.double() - states[name].double()).abs().max()) for name, a in one.state_dict().items() if a.numel())
+    return max(
+        float((a.double() - states[name].double()).abs().max()) for name, a in one.state_dict().items() if a.numel()
+    )
 
 
 def twins(make: Callable[[], torch.nn.Module], dtype: torch.dtype, count: int = 2) -> list[torch.nn.Module]:

@@ -307,7 +307,13 @@ except ImportError as error:
 
 
 def test_the_engine_never_imports_torch_and_the_bridge_says_how_to_get_it(tmp_path: Any):
-    done = subprocess.run([sys.executable, "-c", ALONE], env=os.environ | {"PYTHONPATH": PATH.split(os.pathsep)[0]}, cwd=tmp_path,
-                          capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE],
+        env=os.environ | {"PYTHONPATH": PATH.split(os.pathsep)[0]},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert "pip install 'tileflow-engine[torch]'" in done.stdout

@@ -13,12 +13,14 @@ from places import ROOT
 torch = needs("torch")
 needs("onnxscript")
 
-import tileflow  # noqa: E402
+import tileflow.torch  # noqa: E402
 from tileflow.graph import Annotation  # noqa: E402
 from tileflow.system.errors import OptionError, TileflowError, TileflowWarning, UnsupportedError  # noqa: E402
-from tileflow.torch import ask, begin, exporting, identity_loss, inference_model, scope, serialized_matmul, training_model  # noqa: E402
 
 nn, F = torch.nn, torch.nn.functional
+ask, begin, scope, exporting = tileflow.torch.ask, tileflow.torch.begin, tileflow.torch.scope, tileflow.torch.exporting
+identity_loss, serialized_matmul = tileflow.torch.identity_loss, tileflow.torch.serialized_matmul
+inference_model, training_model = tileflow.torch.inference_model, tileflow.torch.training_model
 EXPORTERS = ("torch.export", "TorchScript")
 
 
@@ -55,7 +57,9 @@ class Module(nn.Module):
 def classes(m: Any, x: Any) -> Any:
     y = torch.arange(len(x)) % 3
     y[0] = -100
-    return F.cross_entropy(m.f(x), y, label_smoothing=0.2) + F.cross_entropy(m.f(x), y, label_smoothing=0.1, reduction="sum")
+    return F.cross_entropy(m.f(x), y, label_smoothing=0.2) + F.cross_entropy(
+        m.f(x), y, label_smoothing=0.1, reduction="sum"
+    )
 
 
 def no_gradients(m: Any, x: Any) -> Any:
@@ -94,28 +98,81 @@ Row = tuple[Callable[[], nn.Module], Callable[[], tuple[Any, ...]], str, str]
 ROWS: dict[str, Row] = {
     "label smoothing": (lambda: Module(classes), floats, "", ""),
     "`padding_idx` of embeddings": (
-        lambda: Module(lambda m, x: m.f(m.table(x)).square().mean(), table=nn.Embedding(5, 4, padding_idx=-5)), words, "", ""),
+        lambda: Module(lambda m, x: m.f(m.table(x)).square().mean(), table=nn.Embedding(5, 4, padding_idx=-5)),
+        words,
+        "",
+        "",
+    ),
     "`scale_grad_by_freq` of embeddings": (
-        lambda: Module(lambda m, x: m.f(m.table(x)).square().mean(), table=nn.Embedding(5, 4, scale_grad_by_freq=True)), words,
-        "scale_grad_by_freq", "scale_grad_by_freq"),
-    "`max_norm` of embeddings": (lambda: Module(lambda m, x: m.f(m.table(x)).square().mean(), table=nn.Embedding(5, 4, max_norm=0.1)), words,
-                                 "max_norm", "max_norm"),
-    "`detach()`": (lambda: Module(lambda m, x: (m.g(m.f(x)) - m.g(m.f(x).detach() * 2)).square().mean()), floats, "", ""),
+        lambda: Module(lambda m, x: m.f(m.table(x)).square().mean(), table=nn.Embedding(5, 4, scale_grad_by_freq=True)),
+        words,
+        "scale_grad_by_freq",
+        "scale_grad_by_freq",
+    ),
+    "`max_norm` of embeddings": (
+        lambda: Module(lambda m, x: m.f(m.table(x)).square().mean(), table=nn.Embedding(5, 4, max_norm=0.1)),
+        words,
+        "max_norm",
+        "max_norm",
+    ),
+    "`detach()`": (
+        lambda: Module(lambda m, x: (m.g(m.f(x)) - m.g(m.f(x).detach() * 2)).square().mean()),
+        floats,
+        "",
+        "",
+    ),
     "`torch.no_grad()`": (lambda: Module(no_gradients), floats, "", ""),
-    "batch normalisation by the batch's statistics": (lambda: Module(statistics, norm=nn.BatchNorm1d(3)), floats, "", ""),
-    "running variances, unbiased": (lambda: Module(statistics, norm=nn.BatchNorm1d(3, momentum=0.3)), lambda: floats(3), "", ""),
+    "batch normalisation by the batch's statistics": (
+        lambda: Module(statistics, norm=nn.BatchNorm1d(3)),
+        floats,
+        "",
+        "",
+    ),
+    "running variances, unbiased": (
+        lambda: Module(statistics, norm=nn.BatchNorm1d(3, momentum=0.3)),
+        lambda: floats(3),
+        "",
+        "",
+    ),
     "buffers that `forward` writes in place": (
-        lambda: Module(counts_in_place, seen=torch.tensor(0), mean=torch.zeros(4)), floats, "", ""),
+        lambda: Module(counts_in_place, seen=torch.tensor(0), mean=torch.zeros(4)),
+        floats,
+        "",
+        "",
+    ),
     "buffers that `forward` assigns anew": (lambda: Module(counts_anew, mean=torch.zeros(4)), floats, "", ""),
     "buffers that are written and not saved (`persistent=False`)": (
-        lambda: Module(doubles, unsaved=torch.ones(1)), floats, "", "compiled in as a constant"),
+        lambda: Module(doubles, unsaved=torch.ones(1)),
+        floats,
+        "",
+        "compiled in as a constant",
+    ),
     "instance normalisation with running statistics": (
-        lambda: Module(lambda m, x: m.norm(m.f(x)[None].mT).square().mean(), norm=nn.InstanceNorm1d(3, track_running_stats=True)), floats,
-        "computes something else|cannot be exported", "computes something else|cannot be exported"),
-    "Python values that `forward` computes from tensors": (lambda: Module(by_python), floats, "data-dependent", "compiled in as a constant"),
+        lambda: Module(
+            lambda m, x: m.norm(m.f(x)[None].mT).square().mean(), norm=nn.InstanceNorm1d(3, track_running_stats=True)
+        ),
+        floats,
+        "computes something else|cannot be exported",
+        "computes something else|cannot be exported",
+    ),
+    "Python values that `forward` computes from tensors": (
+        lambda: Module(by_python),
+        floats,
+        "data-dependent",
+        "compiled in as a constant",
+    ),
     "dropout within `nn.LSTM`": (
-        lambda: Module(lambda m, x: m.lstm(x[None])[0].square().mean(), lstm=nn.LSTM(4, 3, 2, dropout=1e-9)), floats, "", "dropout in training mode"),
-    "`nn.Bilinear`": (lambda: Module(lambda m, x: m.two(x, x).square().mean(), two=nn.Bilinear(4, 4, 2)), floats, "", "bilinear"),
+        lambda: Module(lambda m, x: m.lstm(x[None])[0].square().mean(), lstm=nn.LSTM(4, 3, 2, dropout=1e-9)),
+        floats,
+        "",
+        "dropout in training mode",
+    ),
+    "`nn.Bilinear`": (
+        lambda: Module(lambda m, x: m.two(x, x).square().mean(), two=nn.Bilinear(4, 4, 2)),
+        floats,
+        "",
+        "bilinear",
+    ),
 }
 """By what is lost: a module and inputs for it, and by which words the bridge refuses what either exporter made of it;
 "": it trains as PyTorch does."""
@@ -165,7 +222,9 @@ def test_the_page_has_these_rows():
         line = next((line for line in text.splitlines() if line.startswith(f"| {row} |")), "")
         assert line, row
         by_export, by_script = line.rstrip("| ").split(" | ")[-2:]
-        assert [cell.startswith("refused") for cell in (by_export, by_script)] == [bool(words) for words in refused], line
+        assert [cell.startswith("refused") for cell in (by_export, by_script)] == [bool(words) for words in refused], (
+            line
+        )
 
 
 @pytest.mark.exhaustive
@@ -188,7 +247,9 @@ def test_both_numbers_and_the_first_node_are_told(monkeypatch: pytest.MonkeyPatc
     x, = floats()
     with torch.no_grad():
         plain, smooth = F.cross_entropy(net.f(x), torch.arange(6) % 3).item(), net(x).item()
-    with pytest.raises(UnsupportedError, match=rf"{plain:.4f}.* PyTorch has {smooth:.4f}.*begins at the node cross_entropy_loss") as error:
+    with pytest.raises(
+        UnsupportedError, match=rf"{plain:.4f}.* PyTorch has {smooth:.4f}.*begins at the node cross_entropy_loss"
+    ) as error:
         training_model(net, optimizer=torch.optim.SGD(net.parameters(), lr=0.1))(x)
     assert "Nothing was compiled" in str(error.value)
 

@@ -21,11 +21,17 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*legacy TorchScript-based")
 
 
 class Two(nn.Module):
-    """Two inputs, two floating outputs, one of whole numbers, a normalisation; one output does not depend on the second input."""
+    """Two inputs, two floating outputs, one of whole numbers, a normalisation; one output does not depend on the second
+    input."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv, self.norm, self.head, self.table = nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Linear(3, 2), nn.Embedding(5, 3)
+        self.conv, self.norm, self.head, self.table = (
+            nn.Conv2d(1, 3, 3),
+            nn.BatchNorm2d(3),
+            nn.Linear(3, 2),
+            nn.Embedding(5, 3),
+        )
 
     def forward(self, x: Any, ids: Any) -> Any:
         h = self.norm(self.conv(x)).relu().mean((2, 3))
@@ -38,9 +44,17 @@ def file(tmp_path: Path) -> tuple[Path, nn.Module]:
     torch.manual_seed(0)
     net = Two().eval()
     path = tmp_path / "two.onnx"
-    torch.onnx.export(net, (torch.randn(4, 1, 6, 6), torch.zeros(4, dtype=torch.int64)), path, dynamo=False, do_constant_folding=False,
-                      training=torch.onnx.TrainingMode.PRESERVE, input_names=["x", "ids"], output_names=["y", "h", "best"],
-                      dynamic_axes={"x": {0: "N"}, "ids": {0: "N"}})
+    torch.onnx.export(
+        net,
+        (torch.randn(4, 1, 6, 6), torch.zeros(4, dtype=torch.int64)),
+        path,
+        dynamo=False,
+        do_constant_folding=False,
+        training=torch.onnx.TrainingMode.PRESERVE,
+        input_names=["x", "ids"],
+        output_names=["y", "h", "best"],
+        dynamic_axes={"x": {0: "N"}, "ids": {0: "N"}},
+    )
     return path, net
 
 
@@ -56,7 +70,9 @@ def test_it_trains_within_a_network_as_the_module_does(file: tuple[Path, nn.Modu
     function, after = Function(path), nn.Linear(6, 6)
     assert sorted(n for n, _ in function.named_parameters()) == sorted(n for n, _ in net.named_parameters())
     twin, twin_after = copy.deepcopy(net), copy.deepcopy(after)
-    optimizers = [torch.optim.SGD([*a.parameters(), *b.parameters()], lr=0.05) for a, b in ((function, after), (twin, twin_after))]
+    optimizers = [
+        torch.optim.SGD([*a.parameters(), *b.parameters()], lr=0.05) for a, b in ((function, after), (twin, twin_after))
+    ]
     for rows in (4, 4, 3):
         x, ids = torch.randn(rows, 1, 6, 6), torch.arange(rows) % 5
         found = []

@@ -32,7 +32,9 @@ def test_every_attribute_and_flag(net: torch.nn.Module):
     rms = mapped(torch.optim.RMSprop(net.parameters(), lr=0.1, alpha=0.9, centered=True), names(net)).optimizer
     assert isinstance(rms, optim.RMSprop)
     assert (rms.alpha, rms.centered) == (0.9, True)
-    adam = mapped(torch.optim.Adam(net.parameters(), lr=torch.tensor(0.5), betas=(0.5, 0.6), eps=1e-4), names(net)).optimizer
+    adam = mapped(
+        torch.optim.Adam(net.parameters(), lr=torch.tensor(0.5), betas=(0.5, 0.6), eps=1e-4), names(net)
+    ).optimizer
     assert isinstance(adam, optim.Adam)
     assert (adam.lr, adam.betas, adam.eps) == (0.5, (0.5, 0.6), 1e-4)
     assert type(mapped(torch.optim.AdamW(net.parameters()), names(net)).optimizer) is optim.AdamW
@@ -43,11 +45,15 @@ def test_what_has_pytorchs_default_is_compiled_in_and_the_rate_never(net: torch.
     assert not ours.variable_attrs.is_constant("lr")
     assert ours.variable_attrs.is_constant("betas")
     assert ours.variable_attrs.is_constant("weight_decay")
-    assert not mapped(torch.optim.AdamW(net.parameters(), weight_decay=0.5), names(net)).optimizer.variable_attrs.is_constant("weight_decay")
+    assert not mapped(
+        torch.optim.AdamW(net.parameters(), weight_decay=0.5), names(net)
+    ).optimizer.variable_attrs.is_constant("weight_decay")
 
 
 def test_groups_keep_their_own(net: torch.nn.Module):
-    given = torch.optim.AdamW([{"params": [net[0].weight]}, {"params": net[1].parameters(), "lr": 0.5, "weight_decay": 0.0}], lr=0.1)
+    given = torch.optim.AdamW(
+        [{"params": [net[0].weight]}, {"params": net[1].parameters(), "lr": 0.5, "weight_decay": 0.0}], lr=0.1
+    )
     made = mapped(given, names(net))
     first, second = made.optimizer.param_groups
     assert (first["lr"], second["lr"], second["weight_decay"]) == (0.1, 0.5, 0.0)

@@ -37,7 +37,7 @@ def test_the_readmes_script_before_and_after(tmp_path: Path, monkeypatch: pytest
         lines = [line[1:] for line in script.splitlines() if line[:1] != other]
         run("\n".join(lines))
         files.append(torch.load("net.pt"))
-    bias_before_a_norm = "body.0.bias"                                    # has the gradient 0, and Adam makes steps of its rounding
+    bias_before_a_norm = "body.0.bias"  # has the gradient 0, and Adam makes steps of its rounding
     for name, tensor in files[0].items():
         if name not in (bias_before_a_norm, "body.1.running_mean"):
             torch.testing.assert_close(files[1][name], tensor, rtol=1e-3, atol=1e-4, msg=name)

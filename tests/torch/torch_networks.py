@@ -36,8 +36,18 @@ def tokens(length: int = 6, vocabulary: int = 17, rows: int = 3) -> Callable[[],
 
 
 def cnn() -> nn.Module:
-    return WithLoss(nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 8, 3, padding=1), nn.Tanh(), nn.AvgPool2d(2),
-                                  nn.Flatten(), nn.Linear(32, 5)))
+    return WithLoss(
+        nn.Sequential(
+            nn.Conv2d(3, 6, 3),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(6, 8, 3, padding=1),
+            nn.Tanh(),
+            nn.AvgPool2d(2),
+            nn.Flatten(),
+            nn.Linear(32, 5),
+        )
+    )
 
 
 class Residual(nn.Module):
@@ -45,15 +55,29 @@ class Residual(nn.Module):
         super().__init__()
         self.conv1, self.bn1 = nn.Conv2d(n, out, 3, stride, 1, bias=False), nn.BatchNorm2d(out)
         self.conv2, self.bn2 = nn.Conv2d(out, out, 3, 1, 1, bias=False), nn.BatchNorm2d(out)
-        self.down = nn.Sequential(nn.Conv2d(n, out, 1, stride, bias=False), nn.BatchNorm2d(out)) if stride > 1 or n != out else nn.Identity()
+        self.down = (
+            nn.Sequential(nn.Conv2d(n, out, 1, stride, bias=False), nn.BatchNorm2d(out))
+            if stride > 1 or n != out
+            else nn.Identity()
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return F.relu(self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x))))) + self.down(x))
 
 
 def resnet() -> nn.Module:
-    return WithLoss(nn.Sequential(nn.Conv2d(3, 8, 3, 1, 1, bias=False), nn.BatchNorm2d(8), nn.ReLU(), Residual(8, 8, 1), Residual(8, 12, 2),
-                                  nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(12, 5)))
+    return WithLoss(
+        nn.Sequential(
+            nn.Conv2d(3, 8, 3, 1, 1, bias=False),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            Residual(8, 8, 1),
+            Residual(8, 12, 2),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(12, 5),
+        )
+    )
 
 
 class Inverted(nn.Module):
@@ -62,8 +86,12 @@ class Inverted(nn.Module):
     def __init__(self, n: int, wide: int) -> None:
         super().__init__()
         self.expand = nn.Sequential(nn.Conv2d(n, wide, 1, bias=False), nn.BatchNorm2d(wide), nn.Hardswish())
-        self.depthwise = nn.Sequential(nn.Conv2d(wide, wide, 3, 1, 1, groups=wide, bias=False), nn.BatchNorm2d(wide), nn.Hardswish())
-        self.squeeze = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(wide, 4, 1), nn.ReLU(), nn.Conv2d(4, wide, 1), nn.Hardsigmoid())
+        self.depthwise = nn.Sequential(
+            nn.Conv2d(wide, wide, 3, 1, 1, groups=wide, bias=False), nn.BatchNorm2d(wide), nn.Hardswish()
+        )
+        self.squeeze = nn.Sequential(
+            nn.AdaptiveAvgPool2d(1), nn.Conv2d(wide, 4, 1), nn.ReLU(), nn.Conv2d(4, wide, 1), nn.Hardsigmoid()
+        )
         self.project = nn.Sequential(nn.Conv2d(wide, n, 1, bias=False), nn.BatchNorm2d(n))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -72,8 +100,18 @@ class Inverted(nn.Module):
 
 
 def mobilenet() -> nn.Module:
-    return WithLoss(nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1, bias=False), nn.BatchNorm2d(8), nn.Hardswish(), Inverted(8, 16), Inverted(8, 12),
-                                  nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5)))
+    return WithLoss(
+        nn.Sequential(
+            nn.Conv2d(3, 8, 3, 2, 1, bias=False),
+            nn.BatchNorm2d(8),
+            nn.Hardswish(),
+            Inverted(8, 16),
+            Inverted(8, 12),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(8, 5),
+        )
+    )
 
 
 class Vit(nn.Module):
@@ -96,8 +134,14 @@ class Bert(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.words, self.places, self.norm = nn.Embedding(17, 16, padding_idx=0), nn.Embedding(6, 16), nn.LayerNorm(16, eps=1e-12)
-        self.layers = nn.ModuleList(nn.TransformerEncoderLayer(16, 4, 24, 0.0, "gelu", batch_first=True) for _ in range(2))
+        self.words, self.places, self.norm = (
+            nn.Embedding(17, 16, padding_idx=0),
+            nn.Embedding(6, 16),
+            nn.LayerNorm(16, eps=1e-12),
+        )
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(16, 4, 24, 0.0, "gelu", batch_first=True) for _ in range(2)
+        )
         self.head = nn.Linear(16, 17)
         self.head.weight = self.words.weight
         self.register_buffer("ids", torch.arange(6)[None], persistent=False)
@@ -120,7 +164,9 @@ class CausalBlock(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         rows, length, width = x.shape
-        q, k, v = (t.view(rows, length, self.heads, -1).transpose(1, 2) for t in self.attn(self.ln_1(x)).split(width, 2))
+        q, k, v = (
+            t.view(rows, length, self.heads, -1).transpose(1, 2) for t in self.attn(self.ln_1(x)).split(width, 2)
+        )
         scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
         weights = scores.masked_fill(~self.mask[:, :, :length, :length], float("-inf")).softmax(-1)
         x = x + self.proj((weights @ v).transpose(1, 2).reshape(rows, length, width))
@@ -138,7 +184,11 @@ class Gpt2(nn.Module):
         for block in self.h:
             h = block(h)
         scores = self.ln_f(h) @ self.wte.weight.T
-        return scores if labels is None else (scores, F.cross_entropy(scores[:, :-1].reshape(-1, 17), labels[:, :-1].reshape(-1)))
+        return (
+            scores
+            if labels is None
+            else (scores, F.cross_entropy(scores[:, :-1].reshape(-1, 17), labels[:, :-1].reshape(-1)))
+        )
 
 
 class RmsNorm(nn.Module):
@@ -156,7 +206,11 @@ class LlamaBlock(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.q, self.k, self.v, self.o = (nn.Linear(16, n, bias=False) for n in (16, 8, 8, 16))
-        self.gate, self.up, self.down = nn.Linear(16, 24, bias=False), nn.Linear(16, 24, bias=False), nn.Linear(24, 16, bias=False)
+        self.gate, self.up, self.down = (
+            nn.Linear(16, 24, bias=False),
+            nn.Linear(16, 24, bias=False),
+            nn.Linear(24, 16, bias=False),
+        )
         self.norm1, self.norm2 = RmsNorm(16), RmsNorm(16)
 
     def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
@@ -200,7 +254,13 @@ class Unet(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         def two(n: int, m: int) -> nn.Module:
-            return nn.Sequential(nn.Conv2d(n, m, 3, padding=1), nn.GroupNorm(2, m), nn.LeakyReLU(0.1), nn.Conv2d(m, m, 3, padding=1), nn.ELU())
+            return nn.Sequential(
+                nn.Conv2d(n, m, 3, padding=1),
+                nn.GroupNorm(2, m),
+                nn.LeakyReLU(0.1),
+                nn.Conv2d(m, m, 3, padding=1),
+                nn.ELU(),
+            )
         self.down1, self.down2, self.middle = two(3, 6), two(6, 8), two(8, 12)
         self.up2, self.back2 = nn.ConvTranspose2d(12, 8, 2, 2), two(16, 8)
         self.back1, self.last = two(14, 6), nn.Conv2d(6, 1, 1)
@@ -219,7 +279,11 @@ class Vae(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.encode, self.mean, self.log_var = nn.Sequential(nn.Linear(20, 16), nn.Softplus()), nn.Linear(16, 4), nn.Linear(16, 4)
+        self.encode, self.mean, self.log_var = (
+            nn.Sequential(nn.Linear(20, 16), nn.Softplus()),
+            nn.Linear(16, 4),
+            nn.Linear(16, 4),
+        )
         self.decode = nn.Sequential(nn.Linear(4, 16), nn.SiLU(), nn.Linear(16, 20))
 
     def forward(self, x: torch.Tensor, noise: torch.Tensor) -> Any:
@@ -275,7 +339,9 @@ class GanStep(nn.Module):
         yes, no = self.d(real), self.d(made.detach())
         with torch.no_grad():
             fooled = self.d(made).sigmoid().mean(1)
-        loss = F.binary_cross_entropy_with_logits(yes, torch.ones_like(yes)) + F.binary_cross_entropy_with_logits(no, torch.zeros_like(no))
+        loss = F.binary_cross_entropy_with_logits(yes, torch.ones_like(yes)) + F.binary_cross_entropy_with_logits(
+            no, torch.zeros_like(no)
+        )
         return made, fooled, loss - 0.01 * (made ** 2).mean()
 
 

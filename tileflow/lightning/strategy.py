@@ -110,7 +110,8 @@ class IPUStrategy(SingleDeviceStrategy):
         self._trainer = trainer
         if trainer.accumulate_grad_batches > 1:
             self._accumulated, trainer.accumulate_grad_batches = trainer.accumulate_grad_batches, 1
-        self._half, self.precision_plugin = str(self.precision_plugin.precision), Precision()
+        plugin: Any = self.precision_plugin                                         # type: ignore[has-type]
+        self._half, self.precision_plugin = str(plugin.precision), Precision()
         self._executors, self._steps = {}, {}
         super().setup(trainer)
         if len(self.optimizers) > 1:
@@ -124,9 +125,8 @@ class IPUStrategy(SingleDeviceStrategy):
             options.deviceIterations(self._iterations)
         if self.replicas > 1:
             options.replicationFactor(self.replicas)
-        if training:
-            if self._accumulated > 1:
-                options.Training.gradientAccumulation(self._accumulated)
+        if training and self._accumulated > 1:
+            options.Training.gradientAccumulation(self._accumulated)
         half = any(p.dtype == torch.float16 for p in self.lightning_module.parameters())
         if "mixed" in self._half and not half:                                  # a module in float16 is so already
             options._add({"precision": "16-mixed"})

@@ -11,6 +11,7 @@ from ..system.errors import OptionError
 from .attributes import ALWAYS_VARIABLE, PARTS, Schedule, VariableAttributes, check_number, check_type, check_value, numbers_of
 from .bound import Bound
 from .groups import ParamGroup
+from .listed import TakesParameters
 from .scaling import check_scale
 from .schedules import UNKNOWN, Run, described, value_at
 from .transform import Chain, Slot
@@ -29,12 +30,15 @@ TORCH_ONLY = {
 
 
 @dataclass
-class Optimizer(Bound):
+class Optimizer(Bound, metaclass=TakesParameters):
     """Base of the optimizers.
 
     Attributes given to the constructor are *variable*: read before each call, one value per update, never compiled in. Change them by
     assignment (`optimizer.lr = 1e-4`): a value set by hand holds for the whole next call. The others are *constants* of the compiled
     update, which may not change any more (see `variable_attrs`); lr is always variable.
+
+    Weights may come first, as in PyTorch: AdamW(net.parameters(), lr=1e-3), or a list of tables such as {"params": net.head, "lr": 1e-4}. Then it
+    is for these only, and other weights are not trained.
 
     Args:
         lr, weight_decay, …: numbers, or functions of the update index (schedules).
@@ -258,7 +262,7 @@ class Optimizer(Bound):
                     constants[shown] = x
         rest = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in (*self.numbers, *self.flags, "groups", "loss_scaling")}
         return {"class": type(self), "constants": constants, "variables": dict(variables), "rest": rest,
-                "groups": [group.params for group in self.param_groups]}
+                "groups": [*(group.params for group in self.param_groups), tuple(map(id, self.__dict__.get("_only") or ()))]}
 
     def describe(self) -> dict[str, Any]:
         """Constructor fields as plain values for logs and checkpoints, but for the loss scale, which the options may give as well: schedules by name,

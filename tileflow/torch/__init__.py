@@ -4,10 +4,24 @@ try:
     import onnxscript as _onnxscript  # noqa: F401  (PyTorch's exporter needs it)
     import torch as _torch  # noqa: F401
 except ImportError as error:
-    raise ImportError(f"tileflow.torch needs PyTorch and onnxscript, and there is no {error.name}: pip install 'tileflow-engine[torch]'") from error
+    raise ImportError(
+        f"tileflow.torch needs PyTorch and onnxscript, and there is no {error.name}: "
+        "pip install 'tileflow-engine[torch]'"
+    ) from error
 
 from .annotations import ask, begin, exporting, identity_loss, scope, serialized_matmul
 from .executor import Executor, inference_model, training_model
 from .function import Function
 
-__all__ = ["Executor", "Function", "ask", "begin", "exporting", "identity_loss", "inference_model", "scope", "serialized_matmul", "training_model"]
+__all__ = [
+    "Executor",
+    "Function",
+    "ask",
+    "begin",
+    "exporting",
+    "identity_loss",
+    "inference_model",
+    "scope",
+    "serialized_matmul",
+    "training_model",
+]

@@ -54,7 +54,10 @@ def _write(graph: Graph, name: str, new: Value, statistic: bool) -> None:
         state = State(name, "buffer", Value(name, new.type))
         graph.states.append(state)
     if state.input.type != new.type:
-        raise UnsupportedError(f"forward() writes {new.type} into the buffer {name!r}, which is {state.input.type}; let it keep its type and shape.")
+        raise UnsupportedError(
+            f"forward() writes {new.type} into the buffer {name!r}, which is {state.input.type}; let it keep its type "
+            "and shape."
+        )
     state.kind, state.output, state.when = "buffer", new, "micro"
     if not statistic:
         state.role = WRITTEN
@@ -106,7 +109,11 @@ def _decimal(number: float) -> float:
     written before a file made it float32."""
     short = str(np.float32(number))
     fraction = float(Fraction(number).limit_denominator(DENOMINATOR))
-    return fraction if sum(map(str.isdigit, short)) > DIGITS and np.float32(fraction) == np.float32(number) else float(short)
+    return (
+        fraction
+        if sum(map(str.isdigit, short)) > DIGITS and np.float32(fraction) == np.float32(number)
+        else float(short)
+    )
 
 
 def _take_attributes_as_written(graph: Graph) -> None:
@@ -115,7 +122,9 @@ def _take_attributes_as_written(graph: Graph) -> None:
     for node in graph.walk():
         if not is_dataclass(node.op):
             continue
-        found = {f.name: x for f in fields(node.op) if isinstance(x := getattr(node.op, f.name), float) and math.isfinite(x)}
+        found = {
+            f.name: x for f in fields(node.op) if isinstance(x := getattr(node.op, f.name), float) and math.isfinite(x)
+        }
         changes = {name: _decimal(x) for name, x in found.items() if float(np.float32(x)) == x and _decimal(x) != x}
         if changes:
             node.op = replace(node.op, **changes)                                   # type: ignore[type-var]
@@ -124,7 +133,9 @@ def _take_attributes_as_written(graph: Graph) -> None:
 
 def _mark(graph: Graph, marks: Mapping[str, Asked]) -> None:
     """What is asked of single tensors: of the copy that the mark is, or of the operator behind it."""
-    copies = {v.name: node for node in graph.nodes for v in node.outputs if node.op.name == "Identity" and v.name in marks}
+    copies = {
+        v.name: node for node in graph.nodes for v in node.outputs if node.op.name == "Identity" and v.name in marks
+    }
     for name, asked in marks.items():
         copy = copies.get(name)
         if copy is None:
@@ -136,7 +147,11 @@ def _mark(graph: Graph, marks: Mapping[str, Asked]) -> None:
             copy.op = Detach()
         elif asked.loss:
             copy.op = IdentityLoss(reduction="none")
-        elif asked.serialized is not None and maker is not None and (serial := getattr(maker.op, "serialized", None)) is not None:
+        elif (
+            asked.serialized is not None
+            and maker is not None
+            and (serial := getattr(maker.op, "serialized", None)) is not None
+        ):
             maker.op = serial(*asked.serialized) or maker.op
             maker.set_inferred()
         elif maker is not None:
@@ -152,8 +167,14 @@ def draw_nothing(graph: Graph) -> list[str]:
     for node in graph.nodes:
         if not node.op.random:
             continue
-        known = {f.name: getattr(node.op, f.name) for f in fields(node.op)}         # type: ignore[arg-type]
-        middle = known["mean"] if "mean" in known else (known["low"] + known["high"]) / 2 if {"low", "high"} <= known.keys() else None
+        known = {f.name: getattr(node.op, f.name) for f in fields(node.op)}  # type: ignore[arg-type]
+        middle = (
+            known["mean"]
+            if "mean" in known
+            else (known["low"] + known["high"]) / 2
+            if {"low", "high"} <= known.keys()
+            else None
+        )
         if node.op.name == DROPOUT:
             node.op = replace(node.op, ratio=0.0)                                   # type: ignore[type-var]
             node.set_inferred()

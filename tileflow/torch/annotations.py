@@ -91,7 +91,9 @@ class Export:
         if self.by == "TorchScript":
             marked: torch.Tensor = _Marked.apply(x, number)
             return marked
-        return torch.onnx.ops.symbolic(f"{DOMAIN}::{MARK}", (x,), {"number": number}, dtype=x.dtype, shape=x.shape, version=1)
+        return torch.onnx.ops.symbolic(
+            f"{DOMAIN}::{MARK}", (x,), {"number": number}, dtype=x.dtype, shape=x.shape, version=1
+        )
 
 
 class _Marked(torch.autograd.Function):
@@ -129,7 +131,10 @@ def under_export(by: Exporter) -> Iterator[Export]:
     export = Export(by)
     before, _thread.export = _thread.export, export
     try:
-        with torch.fx.traceback.preserve_node_meta() if by == "torch.export" else contextlib.nullcontext(), export.begun:
+        with (
+            torch.fx.traceback.preserve_node_meta() if by == "torch.export" else contextlib.nullcontext(),
+            export.begun,
+        ):
             yield export
     finally:
         _thread.export = before

@@ -25,7 +25,9 @@ def array_of(tensor: torch.Tensor) -> np.ndarray:
     try:
         return tensor.numpy(force=not tensor.is_cpu)
     except TypeError:
-        raise TypeMismatchError(f"A tensor of {tensor.dtype} ({tensor.layout}) has no array; give floats, integers or booleans.") from None
+        raise TypeMismatchError(
+            f"A tensor of {tensor.dtype} ({tensor.layout}) has no array; give floats, integers or booleans."
+        ) from None
 
 
 def tensor_of(array: np.ndarray) -> torch.Tensor:
@@ -69,7 +71,9 @@ class Form:
         return ""
 
     def _shown(self) -> str:
-        return f"({', '.join(self.names)})" + (f" and {len(self.constants)} that are no tensors" if self.constants else "")
+        return f"({', '.join(self.names)})" + (
+            f" and {len(self.constants)} that are no tensors" if self.constants else ""
+        )
 
 
 def _same(a: Any, b: Any) -> bool:
@@ -79,7 +83,9 @@ def _same(a: Any, b: Any) -> bool:
         return a is b
 
 
-def flattened(args: tuple[Any, ...], kwargs: Mapping[str, Any], parameters: Sequence[str]) -> tuple[Form, list[torch.Tensor]]:
+def flattened(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], parameters: Sequence[str]
+) -> tuple[Form, list[torch.Tensor]]:
     """A call's form and its tensors; arrays become tensors. `parameters`: what `forward` calls its arguments, in order.
 
     """
@@ -98,7 +104,9 @@ def flattened(args: tuple[Any, ...], kwargs: Mapping[str, Any], parameters: Sequ
     return Form(spec, tuple(names), tuple(constants), tuple(places)), tensors
 
 
-def _positional(args: tuple[Any, ...], kwargs: Mapping[str, Any], parameters: Sequence[str]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _positional(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], parameters: Sequence[str]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Keyword arguments in their places as far as they follow the others, so that a call has one form however it is
     written."""
     placed, rest = list(args), dict(kwargs)
@@ -112,7 +120,13 @@ def _positional(args: tuple[Any, ...], kwargs: Mapping[str, Any], parameters: Se
 def _named(path: Sequence[Any], parameters: Sequence[str]) -> str:
     """x, or batch_0 for what is in the argument `batch`."""
     words = [str(getattr(key, "idx", getattr(key, "key", getattr(key, "name", "")))) for key in path]
-    first = parameters[int(words[1])] if words[0] == "0" and int(words[1]) < len(parameters) else f"input{words[1]}" if words[0] == "0" else words[1]
+    first = (
+        parameters[int(words[1])]
+        if words[0] == "0" and int(words[1]) < len(parameters)
+        else f"input{words[1]}"
+        if words[0] == "0"
+        else words[1]
+    )
     return "_".join([first, *words[2:]])
 
 
@@ -141,13 +155,21 @@ class Results:
             if known is None:
                 tensors.append(leaf)
             places.append(len(tensors) - 1 if known is None else known)
-        return cls(spec, tuple(places), tuple(None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves)), tensors
+        return cls(
+            spec, tuple(places), tuple(None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves)
+        ), tensors
 
     @cached_property
     def plain(self) -> type | None:
         """torch.Tensor, or tuple of tensors, each another one; None: anything else."""
         flat = list(range(len(self.places))) == list(self.places)
-        return torch.Tensor if self.spec.is_leaf() and flat else tuple if flat and self.spec == pytree.tree_structure(tuple(self.places)) else None
+        return (
+            torch.Tensor
+            if self.spec.is_leaf() and flat
+            else tuple
+            if flat and self.spec == pytree.tree_structure(tuple(self.places))
+            else None
+        )
 
     def nested(self, tensors: Sequence[Any]) -> Any:
         """What `forward` would return, of these tensors."""
@@ -155,7 +177,9 @@ class Results:
             return tensors[0]
         if self.plain is tuple:
             return tuple(tensors)
-        return pytree.tree_unflatten([c if i is None else tensors[i] for i, c in zip(self.places, self.constants, strict=True)], self.spec)
+        return pytree.tree_unflatten(
+            [c if i is None else tensors[i] for i, c in zip(self.places, self.constants, strict=True)], self.spec
+        )
 
 
 def mapped(call: Callable[[torch.Tensor], Any], nested: Any) -> Any:

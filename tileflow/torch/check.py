@@ -40,8 +40,15 @@ FLOAT32 = 2.0 ** -23
 Arrays = list[np.ndarray]
 
 
-def check(module: torch.nn.Module, form: Form, tensors: Sequence[torch.Tensor], seen: Observed, made: Exported, imported: Imported,
-          host: Host) -> None:
+def check(
+    module: torch.nn.Module,
+    form: Form,
+    tensors: Sequence[torch.Tensor],
+    seen: Observed,
+    made: Exported,
+    imported: Imported,
+    host: Host,
+) -> None:
     """Compare outputs, losses and written buffers with PyTorch's, with nothing drawn on either side, and on a copy of
     the weights. The second call goes on from the buffers that the first has written.
 
@@ -62,16 +69,24 @@ def check(module: torch.nn.Module, form: Form, tensors: Sequence[torch.Tensor], 
     engine = _engine(graph, weights, host)
     for given, known in ((tensors, seen), (_varied(tensors), None)):
         theirs = known or observe(module, form, given, made.trains, seen)
-        expected = [array_of(t) for t in theirs.returned] + [array_of(theirs.written[path]) for path in _paths(made, theirs)]
+        expected = [array_of(t) for t in theirs.returned] + [
+            array_of(theirs.written[path]) for path in _paths(made, theirs)
+        ]
         found = [a[0] for a in engine.call([np.ascontiguousarray(array_of(t)).reshape(t.shape) for t in given])]
         wide: Arrays | None = None
         for i, (name, ours, want) in enumerate(zip(names, found, expected, strict=False)):
             if _near(ours, want, CLOSE * _spacing(want)):
                 continue
             wide = _in_float64(module, form, given, made, None if known else seen) if wide is None else wide
-            error = np.max(np.abs(want.astype(np.float64) - wide[i]), initial=0.0) if wide and wide[i].shape == want.shape else 1e-3 * _largest(want)
+            error = (
+                np.max(np.abs(want.astype(np.float64) - wide[i]), initial=0.0)
+                if wide and wide[i].shape == want.shape
+                else 1e-3 * _largest(want)
+            )
             if not _near(ours, want, CLOSE * _spacing(want) + FAR * error):
-                raise UnsupportedError(_sentence(module, form, given, made, imported, weights, host, name, ours, want, known is None))
+                raise UnsupportedError(
+                    _sentence(module, form, given, made, imported, weights, host, name, ours, want, known is None)
+                )
 
 
 def _outputs(graph: Graph, made: Exported) -> list[str]:
@@ -131,22 +146,40 @@ def _near(ours: np.ndarray, want: np.ndarray, allowed: float) -> bool:
         return bool(np.mean(ours != want) <= ALIKE) if want.size else True
     a, b = ours.astype(np.float64), want.astype(np.float64)
     finite = np.isfinite(b)
-    return bool(np.all(np.abs(a - b)[finite] <= allowed)) and bool(np.array_equal(a[~finite], b[~finite], equal_nan=True))
+    return bool(np.all(np.abs(a - b)[finite] <= allowed)) and bool(
+        np.array_equal(a[~finite], b[~finite], equal_nan=True)
+    )
 
 
-def _in_float64(module: torch.nn.Module, form: Form, tensors: Sequence[torch.Tensor], made: Exported, after: Observed | None) -> Arrays:
+def _in_float64(
+    module: torch.nn.Module, form: Form, tensors: Sequence[torch.Tensor], made: Exported, after: Observed | None
+) -> Arrays:
     """The same by PyTorch in float64; nothing where the module cannot be had so."""
     try:
         wide = copy.deepcopy(module).double()
         given = [t.double() if t.is_floating_point() else t for t in tensors]
         found = observe(wide, form, given, made.trains, after)
-        return [array_of(t).astype(np.float64) for t in (*found.returned, *(found.written[path] for path in _paths(made, found)))]
-    except Exception:                                       # whatever a module of the user's does with what it did not expect
+        return [
+            array_of(t).astype(np.float64)
+            for t in (*found.returned, *(found.written[path] for path in _paths(made, found)))
+        ]
+    except Exception:  # whatever a module of the user's does with what it did not expect
         return []
 
 
-def _sentence(module: torch.nn.Module, form: Form, tensors: Sequence[torch.Tensor], made: Exported, imported: Imported,
-              weights: Mapping[str, np.ndarray], host: Host, name: str, ours: np.ndarray, want: np.ndarray, second: bool) -> str:
+def _sentence(
+    module: torch.nn.Module,
+    form: Form,
+    tensors: Sequence[torch.Tensor],
+    made: Exported,
+    imported: Imported,
+    weights: Mapping[str, np.ndarray],
+    host: Host,
+    name: str,
+    ours: np.ndarray,
+    want: np.ndarray,
+    second: bool,
+) -> str:
     """What departs, by how much, and where it begins."""
     far: tuple[Any, ...] = ()
     if ours.shape == want.shape:
@@ -159,16 +192,26 @@ def _sentence(module: torch.nn.Module, form: Form, tensors: Sequence[torch.Tenso
     elif second and name.startswith(BUFFER):
         begins = " In the call before it was the same: the exporter lost how forward() writes it from what it was."
     elif second:
-        begins = (" On the inputs of the call it is the same: a buffer that forward() writes, or what Python computed from a tensor, was compiled "
-                  "in as a constant.")
+        begins = (
+            " On the inputs of the call it is the same: a buffer that forward() writes, or what Python computed from a "
+            "tensor, was compiled in as a constant."
+        )
     number = (f"{ours[far]:.7g} where PyTorch has {want[far]:.7g}" if ours.shape == want.shape
               else f"of shape {list(ours.shape)} where PyTorch has {list(want.shape)}")
-    return (f"{type(module).__name__}, exported by {made.by}, computes something else than the module: {name}{where} is {number}.{begins} "
-            "Nothing was compiled; write that part of forward() with other functions.")
+    return (
+        f"{type(module).__name__}, exported by {made.by}, computes something else than the module: {name}{where} is "
+        f"{number}.{begins} Nothing was compiled; write that part of forward() with other functions."
+    )
 
 
-def _begins(module: torch.nn.Module, tensors: Sequence[torch.Tensor], made: Exported, imported: Imported, weights: Mapping[str, np.ndarray],
-            host: Host) -> str:
+def _begins(
+    module: torch.nn.Module,
+    tensors: Sequence[torch.Tensor],
+    made: Exported,
+    imported: Imported,
+    weights: Mapping[str, np.ndarray],
+    host: Host,
+) -> str:
     """The first node whose result is not that of PyTorch's same node; "" where there is none, or none can be told."""
     if made.program is None:
         return ""
@@ -180,7 +223,11 @@ def _begins(module: torch.nn.Module, tensors: Sequence[torch.Tensor], made: Expo
     graph.losses = []
     values: list[Value] = []
     for node in graph.nodes:
-        values += [v for v in node.outputs if v.name in theirs and theirs[v.name].shape == v.shape and v.type.is_float and v not in values]
+        values += [
+            v
+            for v in node.outputs
+            if v.name in theirs and theirs[v.name].shape == v.shape and v.type.is_float and v not in values
+        ]
     graph.outputs = values
     if not values:
         return ""
@@ -212,7 +259,9 @@ class _Interpreter(torch.fx.Interpreter):
         return result
 
 
-def _results(module: torch.nn.Module, program: torch.export.ExportedProgram, tensors: Sequence[torch.Tensor]) -> dict[str, np.ndarray]:
+def _results(
+    module: torch.nn.Module, program: torch.export.ExportedProgram, tensors: Sequence[torch.Tensor]
+) -> dict[str, np.ndarray]:
     """What PyTorch computes at each node of an exported program."""
     with put_back(module), quietly(), torch.no_grad(), WithoutDraws():
         interpreter = _Interpreter(program.module(check_guards=False))

@@ -30,7 +30,14 @@ class Executor:
     model: the module. options: those that hold, frozen.
     """
 
-    def __init__(self, module: torch.nn.Module, options: Options, training: bool, optimizer: Any = None, exporter: Exporter | None = None) -> None:
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        options: Options,
+        training: bool,
+        optimizer: Any = None,
+        exporter: Exporter | None = None,
+    ) -> None:
         self.model, self.options, self.training = module, options, training
         self._optimizer, self._exporter = optimizer, exporter
         self._parameters = [p.name for p in inspect.signature(module.forward).parameters.values()
@@ -63,7 +70,7 @@ class Executor:
             assert self._homed is not None
             self._homed.home.written += 1
             if isinstance(self._optimizer, torch.optim.Optimizer):
-                self._optimizer._opt_called = True        # type: ignore[attr-defined]  (a step was made: schedulers ask for it)
+                setattr(self._optimizer, "_opt_called", True)  # noqa: B010  (a step was made: schedulers ask for it)
         return made.nested(found if isinstance(found, tuple) else (found,))
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
@@ -78,12 +85,22 @@ class Executor:
         """What is compiled for these arguments and the modes of the module's parts, and the tensors among them."""
         current, modes = self._current, tuple([m.training for m in self._modules])
         tensors: Sequence[torch.Tensor] = args
-        if current is None or kwargs or not current.plain or len(args) != len(current.form.tensors) or not all(type(a) is torch.Tensor for a in args):
+        if (
+            current is None
+            or kwargs
+            or not current.plain
+            or len(args) != len(current.form.tensors)
+            or not all(type(a) is torch.Tensor for a in args)
+        ):
             form, tensors = flattened(args, kwargs, self._parameters)
             current = next((m for m in self._made if m.modes == modes and not m.form.differs(form)), None)
         else:
             form = current.form
-            current = current if current.modes == modes else next((m for m in self._made if m.modes == modes and not m.form.differs(form)), None)
+            current = (
+                current
+                if current.modes == modes
+                else next((m for m in self._made if m.modes == modes and not m.form.differs(form)), None)
+            )
         if self._homed is not None and not self._homed.look():
             self._forget()
             current = None
@@ -248,7 +265,9 @@ class _Made:
 
     def __init__(self, model: Model, source: TorchSource, form: Form, modes: tuple[bool, ...]) -> None:
         self.model, self.source, self.form, self.modes = model, source, form, modes
-        self.plain = not form.constants and form.spec == flattened(tuple(torch.zeros(()) for _ in form.tensors), {}, ())[0].spec
+        self.plain = (
+            not form.constants and form.spec == flattened(tuple(torch.zeros(()) for _ in form.tensors), {}, ())[0].spec
+        )
         self._results: Results | None = None
 
     def nested(self, arrays: Sequence[Any]) -> Any:
@@ -273,7 +292,9 @@ def _module(module: Any) -> torch.nn.Module:
     return module
 
 
-def training_model(module: torch.nn.Module, options: Options | None = None, optimizer: Any = None, *, exporter: Exporter | None = None) -> Executor:
+def training_model(
+    module: torch.nn.Module, options: Options | None = None, optimizer: Any = None, *, exporter: Exporter | None = None
+) -> Executor:
     """A module to train: call it as the module on the rows of whole updates; forward, backward and the optimizer's step
     happen here.
 
@@ -292,7 +313,9 @@ def training_model(module: torch.nn.Module, options: Options | None = None, opti
     return Executor(_module(module), _chosen(options), True, optimizer, exporter)
 
 
-def inference_model(module: torch.nn.Module | Executor, options: Options | None = None, *, exporter: Exporter | None = None) -> Executor:
+def inference_model(
+    module: torch.nn.Module | Executor, options: Options | None = None, *, exporter: Exporter | None = None
+) -> Executor:
     """A module to run, on the weights that the module has: those that an executor trains, without a copy.
 
     Args:

@@ -77,7 +77,9 @@ class _Wrapped(torch.nn.Module):
         export.begun.close()
         returned += [loss for loss in export.losses if not any(loss is t for t in returned)] if self.trains else []
         buffers = dict(self.module.named_buffers())
-        returned = [t.clone() if any(t is b for b in buffers.values()) else t for t in returned]     # an output, and not the state itself
+        returned = [
+            t.clone() if any(t is b for b in buffers.values()) else t for t in returned
+        ]  # an output, and not the state itself
         return (*returned, *(buffers[name] for name in self._written))
 
 
@@ -153,8 +155,15 @@ def _by_torch_export(wrapped: _Wrapped, tensors: tuple[torch.Tensor, ...]) -> _F
         number = origin.meta.get("custom", {}).get(KEY)
         if number is not None:
             file.hints[node.name] = export.scopes[number]
-        if node.op_type == "BatchNormalization" and origin.target is _NORM and origin.args[5] and origin.args[3] is not None:
-            node.attribute.append(onnx.helper.make_attribute("training_mode", 1))      # torch.onnx writes the form for inference
+        if (
+            node.op_type == "BatchNormalization"
+            and origin.target is _NORM
+            and origin.args[5]
+            and origin.args[3] is not None
+        ):
+            node.attribute.append(
+                onnx.helper.make_attribute("training_mode", 1)
+            )  # torch.onnx writes the form for inference
         if origin.target is _NUMBER and node.output[0] == origin.name and isinstance(origin.args[0], float):
             _let_be(node, origin.args[0], origin.meta["val"].dtype)
     return file
@@ -166,14 +175,23 @@ def _let_be(node: NodeProto, number: float, dtype: torch.dtype) -> None:
         return
     node.op_type = "Constant"
     del node.input[:], node.attribute[:]
-    node.attribute.append(onnx.helper.make_attribute("value", onnx.helper.make_tensor("value", onnx.TensorProto.DOUBLE, (), [number])))
+    node.attribute.append(
+        onnx.helper.make_attribute("value", onnx.helper.make_tensor("value", onnx.TensorProto.DOUBLE, (), [number]))
+    )
 
 
 def _by_torchscript(wrapped: _Wrapped, tensors: tuple[torch.Tensor, ...]) -> _File:
     buffer: Any = io.BytesIO()
     with under_export("TorchScript") as export:
-        torch.onnx.export(wrapped, tensors, buffer, dynamo=False, training=torch.onnx.TrainingMode.PRESERVE, do_constant_folding=False,
-                          opset_version=OPSET)
+        torch.onnx.export(
+            wrapped,
+            tensors,
+            buffer,
+            dynamo=False,
+            training=torch.onnx.TrainingMode.PRESERVE,
+            do_constant_folding=False,
+            opset_version=OPSET,
+        )
     file = _File(onnx.load_from_string(buffer.getvalue()), export, wrapped)
     for node in file.proto.graph.node:
         numbers = SCOPE.findall(node.name)
@@ -191,8 +209,15 @@ def _statistics(module: torch.nn.Module) -> dict[str, str]:
     return found
 
 
-def _ordered(file: _File, module: torch.nn.Module, written: Sequence[str], statistics: Mapping[str, str], canonical: Mapping[str, str],
-             states: frozenset[str], reason: str) -> Exported:
+def _ordered(
+    file: _File,
+    module: torch.nn.Module,
+    written: Sequence[str],
+    statistics: Mapping[str, str],
+    canonical: Mapping[str, str],
+    states: frozenset[str],
+    reason: str,
+) -> Exported:
     """The exporter's file with names of the module's, marks taken out, and an output for all that it writes."""
     graph = file.proto.graph
     results, own, losses = file.export.told
@@ -207,19 +232,36 @@ def _ordered(file: _File, module: torch.nn.Module, written: Sequence[str], stati
     kept |= normal
     file.marks = {node.output[0]: file.export.marks[next(a.i for a in node.attribute if a.name == "number")]
                   for node in graph.node if (node.domain, node.op_type) == (DOMAIN, MARK)}
-    kinds = _kinds(file.proto, module, canonical, states | kept.keys() | {canonical[n] for n in statistics if n in canonical})
+    kinds = _kinds(
+        file.proto, module, canonical, states | kept.keys() | {canonical[n] for n in statistics if n in canonical}
+    )
     del file.proto.metadata_props[:]
     entry = file.proto.metadata_props.add()
     entry.key, entry.value = "tileflow.states", json.dumps(kinds)
-    return Exported(wrap_model(file.proto), file.export.by, canonical, results, own, losses, kept, frozenset(normal), file.hints,
-                    file.marks, file.wrapped.trains, reason, file.program)
+    return Exported(
+        wrap_model(file.proto),
+        file.export.by,
+        canonical,
+        results,
+        own,
+        losses,
+        kept,
+        frozenset(normal),
+        file.hints,
+        file.marks,
+        file.wrapped.trains,
+        reason,
+        file.program,
+    )
 
 
 def _rename(proto: ModelProto, names: Mapping[str, str]) -> None:
     """Stored tensors under other names; those that get one name are one."""
     graph = proto.graph
     present = {t.name for t in graph.initializer}
-    taken = {name for node in graph.node for name in (*node.input, *node.output)} | {v.name for v in (*graph.input, *graph.output)}
+    taken = {name for node in graph.node for name in (*node.input, *node.output)} | {
+        v.name for v in (*graph.input, *graph.output)
+    }
     new = {old: own for old, own in names.items() if old in present}
     clashes = {name: f"{name}.value" for name in taken - present if name in new.values()}
     change = new | clashes
@@ -262,9 +304,13 @@ def _with_statistics(proto: ModelProto, node: NodeProto) -> dict[str, str]:
     return found
 
 
-def _kinds(proto: ModelProto, module: torch.nn.Module, canonical: Mapping[str, str], states: frozenset[str] | set[str]) -> dict[str, list[str]]:
+def _kinds(
+    proto: ModelProto, module: torch.nn.Module, canonical: Mapping[str, str], states: frozenset[str] | set[str]
+) -> dict[str, list[str]]:
     """Which stored tensors are parameters and which buffers; others are constants."""
     present = {t.name for t in proto.graph.initializer}
     parameters = {canonical[name] for name, _ in module.named_parameters(remove_duplicate=False)}
-    floating = {canonical[name] for name, b in module.named_buffers(remove_duplicate=False) if b.is_floating_point() and b.dim()}
+    floating = {
+        canonical[name] for name, b in module.named_buffers(remove_duplicate=False) if b.is_floating_point() and b.dim()
+    }
     return {"parameters": sorted(parameters & present), "buffers": sorted((floating | states) & present - parameters)}

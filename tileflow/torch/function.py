@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from glob import escape
 from typing import Any
 
@@ -49,7 +50,9 @@ class Function(torch.nn.Module):
         super().__init__()
         chosen = with_defaults(Options() if options is None else options.clone())
         if chosen.device_iterations != 1 or chosen.replication_factor != 1:
-            raise OptionError("A Function is called on one micro-batch: leave device_iterations and replication_factor at 1.")
+            raise OptionError(
+                "A Function is called on one micro-batch: leave device_iterations and replication_factor at 1."
+            )
         chosen.gradient_accumulation = 1
         chosen.on_new_shape = "compile"
         self.path, self._options = str(path), chosen
@@ -96,7 +99,9 @@ class Function(torch.nn.Module):
         """
         ports = self._source.model.inputs
         if len(inputs) != len(ports):
-            raise DataError(f"{self.path} has {len(ports)} inputs ({', '.join(p.name for p in ports)}) and got {len(inputs)}.")
+            raise DataError(
+                f"{self.path} has {len(ports)} inputs ({', '.join(p.name for p in ports)}) and got {len(inputs)}."
+            )
         parameters = [self._of(name) for name in self._names]
         self._look(parameters)
         outputs: tuple[torch.Tensor, ...] = _Run.apply(self, len(inputs), *inputs, *parameters)
@@ -128,10 +133,20 @@ class Function(torch.nn.Module):
         graph, _ = self._source.graph(types, False)
         known = {v.name: v for v in graph.inputs} | {s.name: s.input for s in graph.parameters}
         by = [name for name in wanted if name in known]
-        found = [name for name, yes in zip(by, reached(graph, graph.outputs[place], [known[n] for n in by]), strict=True) if yes]
-        return GradientModel(self._source, self._options, [escape(n) for n in found], place, upstream=True) if found else None
+        found = [
+            name
+            for name, yes in zip(by, reached(graph, graph.outputs[place], [known[n] for n in by]), strict=True)
+            if yes
+        ]
+        return (
+            GradientModel(self._source, self._options, [escape(n) for n in found], place, upstream=True)
+            if found
+            else None
+        )
 
-    def _pulled(self, inputs: Sequence[torch.Tensor], grads: Sequence[torch.Tensor | None], wanted: tuple[str, ...]) -> dict[str, np.ndarray]:
+    def _pulled(
+        self, inputs: Sequence[torch.Tensor], grads: Sequence[torch.Tensor | None], wanted: tuple[str, ...]
+    ) -> dict[str, np.ndarray]:
         """Gradients by name, over all outputs that have one."""
         arrays, total = [array_of(t) for t in inputs], dict[str, np.ndarray]()
         types = tuple(type_of(a).with_dtype(self._source.input_dtype(i, a)) for i, a in enumerate(arrays))
@@ -139,7 +154,7 @@ class Function(torch.nn.Module):
             if g is None or not g.is_floating_point():
                 continue
             key = types, place, wanted
-            model = self._gradients.get(key, lambda place=place: self._gradient(types, place, wanted))       # type: ignore[misc]
+            model = self._gradients.get(key, partial(self._gradient, types, place, wanted))
             for name, found in (model(*arrays, array_of(g.contiguous())) if model is not None else {}).items():
                 total[name] = total[name] + found if name in total else found
         return total
@@ -164,4 +179,11 @@ class _Run(torch.autograd.Function):
         wanted = tuple(n for n, needed in zip(names, ctx.needs_input_grad[2:], strict=True) if needed)
         found = owner._pulled(inputs, grads, wanted)
         tensors = [*inputs, *(owner._of(n) for n in owner._names)]
-        return None, None, *(result_of(found[n]).to(t.dtype) if n in found and n in wanted else None for n, t in zip(names, tensors, strict=True))
+        return (
+            None,
+            None,
+            *(
+                result_of(found[n]).to(t.dtype) if n in found and n in wanted else None
+                for n, t in zip(names, tensors, strict=True)
+            ),
+        )

@@ -78,8 +78,10 @@ class Homed:
         found = list(stored(module))
         homes = {id(home): home for *_, tensor in found if (home := _homes.get(tensor, (None,))[0]) is not None}
         if len(homes) > 1:
-            raise UnsupportedError(f"{type(module).__name__} has parameters of {len(homes)} modules that were compiled one by one, and weights have "
-                                   "one memory: make the model of the whole first, or of a copy (copy.deepcopy) of its parts.")
+            raise UnsupportedError(
+                f"{type(module).__name__} has parameters of {len(homes)} modules that were compiled one by one, and "
+                "weights have one memory: make the model of the whole first, or of a copy (copy.deepcopy) of its parts."
+            )
         self.home = next(iter(homes.values()), None) or Home()
         self.canonical: dict[str, str] = {}
         self._bound: list[_Bound] = []
@@ -138,7 +140,9 @@ class Homed:
 
     @staticmethod
     def _fits(tensor: torch.Tensor, array: np.ndarray) -> bool:
-        return tensor.device.type == "cpu" and array_of(tensor).dtype == array.dtype and tuple(tensor.shape) == array.shape
+        return (
+            tensor.device.type == "cpu" and array_of(tensor).dtype == array.dtype and tuple(tensor.shape) == array.shape
+        )
 
     def look(self) -> bool:
         """Take over what the user changed since: elements, memory, tensors. False: something that was compiled in is
@@ -156,8 +160,10 @@ class Homed:
     def _taken(self, b: _Bound, tensor: torch.Tensor | None, edits: dict[str, np.ndarray]) -> bool:
         """One that changed; what its state is to be goes into `edits`. False: it was compiled in."""
         if tensor is None or tensor.shape != b.tensor.shape or tensor.dtype != b.tensor.dtype:
-            raise UnsupportedError(f"The {b.name!r} of {type(self.module).__name__} has another shape or type than it was compiled with, or is gone; "
-                                   "make a model of the module anew.")
+            raise UnsupportedError(
+                f"The {b.name!r} of {type(self.module).__name__} has another shape or type than it was compiled with, or "
+                "is gone; make a model of the module anew."
+            )
         changed = tensor.requires_grad != b.trainable
         moved = tensor is not b.tensor or tensor.data_ptr() != b.pointer
         if tensor is not b.tensor:

@@ -69,6 +69,8 @@ def observe(module: torch.nn.Module, form: Form, tensors: Sequence[torch.Tensor]
         kept = tuple(t.detach().clone() for t in returned)
     for name, p, version in parameters:
         if p._version != version:
-            raise UnsupportedError(f"{type(module).__name__}.forward() writes the parameter {name!r}, and the optimizer does; let it be a buffer "
-                                   "(register_buffer), or compute with the new value under another name.")
+            raise UnsupportedError(
+                f"{type(module).__name__}.forward() writes the parameter {name!r}, and the optimizer does; let it be a "
+                "buffer (register_buffer), or compute with the new value under another name."
+            )
     return Observed(results, kept, own, losses, written, draws.drew)

@@ -59,20 +59,35 @@ def mapped(optimizer: Any, names: Mapping[int, str]) -> Mapped:
 def _ours(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> optim.Optimizer:
     kind = next((name for name in NUMBERS if type(optimizer) is getattr(torch.optim, name)), None)
     if kind is None:
-        raise OptionError(f"{type(optimizer).__name__} has no update here; use {', '.join(NUMBERS)} of torch.optim, or one of tileflow.optim.")
+        raise OptionError(
+            f"{type(optimizer).__name__} has no update here; use {', '.join(NUMBERS)} of torch.optim, or one of "
+            "tileflow.optim."
+        )
     if optimizer.state:
-        raise OptionError(f"The {kind} has made steps of its own, and what it remembers of them is not taken over; give a new one, and let the "
-                          "executor's load_optimizer_state_dict go on from what optimizer_state_dict of an earlier run gave.")
+        raise OptionError(
+            f"The {kind} has made steps of its own, and what it remembers of them is not taken over; give a new one, and "
+            "let the executor's load_optimizer_state_dict go on from what optimizer_state_dict of an earlier run gave."
+        )
     groups = [group for group in optimizer.param_groups if any(id(p) in names for p in group["params"])]
     if not groups:
-        raise OptionError(f"The {kind} has no parameter of the module; make it of the module's own: torch.optim.{kind}(module.parameters(), lr=...).")
+        raise OptionError(
+            f"The {kind} has no parameter of the module; make it of the module's own: "
+            f"torch.optim.{kind}(module.parameters(), lr=...)."
+        )
     for group in groups:
         for name, why in REFUSED.items():
             if group.get(name) and (name, kind) != ("decoupled_weight_decay", "AdamW"):
                 raise OptionError(f"{kind}: {why}; leave {name} out.")
-    wanted = ["lr", *(n for n, default in NUMBERS[kind].items() if any(_plain(g[n]) != _plain(default) for g in groups)), *FLAGS.get(kind, ())]
+    wanted = [
+        "lr",
+        *(n for n, default in NUMBERS[kind].items() if any(_plain(g[n]) != _plain(default) for g in groups)),
+        *FLAGS.get(kind, ()),
+    ]
     first, *more = ({name: _plain(group[name]) for name in wanted} for group in groups)
-    rest = [{"params": [escape(names[id(p)]) for p in group["params"] if id(p) in names], **own} for group, own in zip(groups[1:], more, strict=True)]
+    rest = [
+        {"params": [escape(names[id(p)]) for p in group["params"] if id(p) in names], **own}
+        for group, own in zip(groups[1:], more, strict=True)
+    ]
     made: optim.Optimizer = getattr(optim, kind)(**first, groups=rest, torch_compat=True)
     return made
 
@@ -83,4 +98,8 @@ def _plain(value: Any) -> Any:
         return tuple(_plain(v) for v in value)
     if isinstance(value, torch.Tensor):
         return value.item()
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value) else value
+    return (
+        float(value)
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
+        else value
+    )

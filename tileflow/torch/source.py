@@ -35,7 +35,9 @@ class TorchSource:
     the session; None: all that require gradients. by: that exporter only.
     """
 
-    def __init__(self, module: torch.nn.Module, options: Options, homed: Homed, training: bool, by: Exporter | None = None) -> None:
+    def __init__(
+        self, module: torch.nn.Module, options: Options, homed: Homed, training: bool, by: Exporter | None = None
+    ) -> None:
         self.module, self.options, self.homed, self.training, self.by = module, options, homed, training, by
         self.precision = Precision.of(options)
         self.session = homed.session
@@ -66,12 +68,19 @@ class TorchSource:
 
     def _export(self, inputs: Sequence[TensorType]) -> tuple[Exported, Imported]:
         assert self.form is not None
-        micro = [x[:t.shape[0]] if t.rank and t.shape[0] < x.shape[0] else x for x, t in zip(self.example, inputs, strict=True)]
+        micro = [
+            x[: t.shape[0]] if t.rank and t.shape[0] < x.shape[0] else x
+            for x, t in zip(self.example, inputs, strict=True)
+        ]
         seen = observe(self.module, self.form, micro, self.training)
         held = frozenset(name for name in self.homed.canonical.values() if name in self.session)
         made = exported(self.module, self.form, micro, seen, self.training, self.homed.canonical, held, self.by)
         if made.reason:
-            warnings.warn(f"{type(self.module).__name__} is exported by TorchScript, for {made.reason}.", TileflowWarning, stacklevel=2)
+            warnings.warn(
+                f"{type(self.module).__name__} is exported by TorchScript, for {made.reason}.",
+                TileflowWarning,
+                stacklevel=2,
+            )
         own = [TensorType(t.dtype if t.dtype not in FLOATS else str(x.dtype).removeprefix("torch."), t.shape)
                for t, x in zip(inputs, micro, strict=True)]
         check(self.module, self.form, micro, seen, made, self._import(made, own, plain=True), Host.of(self.options))
@@ -93,7 +102,9 @@ class TorchSource:
         amend(graph, made)
         wanted = {b for b, p in self.named_parameters() if p.requires_grad}
         for state in graph.parameters:
-            state.trainable = state.trainable and state.name in wanted and (self.trained is None or state.name in self.trained)
+            state.trainable = (
+                state.trainable and state.name in wanted and (self.trained is None or state.name in self.trained)
+            )
         return graph, self._initial(graph, imported)
 
     def _initial(self, graph: Graph, imported: Imported) -> Mapping[str, np.ndarray]:
@@ -133,4 +144,6 @@ class TorchSource:
         """Overwrite parameters and buffers (DataError where they do not fit: then none is)."""
         if not self.session.names("parameter", "buffer"):
             raise UnsupportedError("The model has not been compiled yet: load the weights into the module.")
-        self.session.put(fitting({n: self.session[n] for n in self.session.names("parameter", "buffer")}, tensors, strict))
+        self.session.put(
+            fitting({n: self.session[n] for n in self.session.names("parameter", "buffer")}, tensors, strict)
+        )

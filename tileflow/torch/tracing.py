@@ -17,10 +17,30 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..system.errors import UnsupportedError
 from .annotations import Asked, exporting
 
-LOSSES: frozenset[Any] = frozenset({
-    F.binary_cross_entropy, F.binary_cross_entropy_with_logits, F.cosine_embedding_loss, F.cross_entropy, F.ctc_loss, F.gaussian_nll_loss,
-    F.hinge_embedding_loss, F.huber_loss, F.kl_div, F.l1_loss, F.margin_ranking_loss, F.mse_loss, F.multi_margin_loss, F.multilabel_margin_loss,
-    F.multilabel_soft_margin_loss, F.nll_loss, F.poisson_nll_loss, F.smooth_l1_loss, F.soft_margin_loss, F.triplet_margin_loss})
+LOSSES: frozenset[Any] = frozenset(
+    {
+        F.binary_cross_entropy,
+        F.binary_cross_entropy_with_logits,
+        F.cosine_embedding_loss,
+        F.cross_entropy,
+        F.ctc_loss,
+        F.gaussian_nll_loss,
+        F.hinge_embedding_loss,
+        F.huber_loss,
+        F.kl_div,
+        F.l1_loss,
+        F.margin_ranking_loss,
+        F.mse_loss,
+        F.multi_margin_loss,
+        F.multilabel_margin_loss,
+        F.multilabel_soft_margin_loss,
+        F.nll_loss,
+        F.poisson_nll_loss,
+        F.smooth_l1_loss,
+        F.soft_margin_loss,
+        F.triplet_margin_loss,
+    }
+)
 """Functions that give losses: what they give is minimised where a module marks nothing and returns no number."""
 
 
@@ -36,7 +56,9 @@ class Watching(TorchFunctionMode):
         self.losses: list[torch.Tensor] = []
         self._with_gradients = torch.is_grad_enabled()
 
-    def __torch_function__(self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         kwargs = kwargs or {}
         export = exporting()
         if func is F.embedding:
@@ -47,17 +69,41 @@ class Watching(TorchFunctionMode):
             result = func(*args, **kwargs)
         if func in LOSSES and isinstance(result, torch.Tensor):
             self.losses.append(result)
-        ends = func is torch.Tensor.detach or func is torch.detach or (self._with_gradients and not torch.is_grad_enabled())
-        if export is not None and ends and isinstance(result, torch.Tensor) and result.is_floating_point() and not any(result is a for a in args):
+        ends = (
+            func is torch.Tensor.detach
+            or func is torch.detach
+            or (self._with_gradients and not torch.is_grad_enabled())
+        )
+        if (
+            export is not None
+            and ends
+            and isinstance(result, torch.Tensor)
+            and result.is_floating_point()
+            and not any(result is a for a in args)
+        ):
             return export.mark(result, Asked(detached=True))
         return result
 
 
-def _smoothed(input: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None = None, size_average: Any = None, ignore_index: int = -100,
-              reduce: Any = None, reduction: str = "mean", label_smoothing: float = 0.0) -> torch.Tensor | None:
+def _smoothed(
+    input: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None = None,
+    size_average: Any = None,
+    ignore_index: int = -100,
+    reduce: Any = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> torch.Tensor | None:
     """A cross entropy of class numbers with label smoothing, in functions that exporters keep; None where there is none
     of that kind."""
-    if not label_smoothing or weight is not None or target.is_floating_point() or size_average is not None or reduce is not None:
+    if (
+        not label_smoothing
+        or weight is not None
+        or target.is_floating_point()
+        or size_average is not None
+        or reduce is not None
+    ):
         return None
     scores = F.log_softmax(input, 1)
     counted = (target != ignore_index).to(scores.dtype)
@@ -68,18 +114,36 @@ def _smoothed(input: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | 
     return each.sum() / counted.sum() if reduction == "mean" else each.sum()
 
 
-def _refuse(input: torch.Tensor, weight: torch.Tensor, padding_idx: int | None = None, max_norm: float | None = None, norm_type: float = 2.0,
-            scale_grad_by_freq: bool = False, sparse: bool = False) -> None:
+def _refuse(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> None:
     """Raise UnsupportedError for a lookup of which exporters drop something that nothing else says."""
     if max_norm is not None:
-        raise UnsupportedError("An embedding with max_norm writes its own weights in forward(), and the optimizer does; leave max_norm out, and "
-                               "scale rows between calls.")
+        raise UnsupportedError(
+            "An embedding with max_norm writes its own weights in forward(), and the optimizer does; leave max_norm out, "
+            "and scale rows between calls."
+        )
     if scale_grad_by_freq:
-        raise UnsupportedError("An embedding with scale_grad_by_freq has other gradients than exporters can say; leave it out.")
+        raise UnsupportedError(
+            "An embedding with scale_grad_by_freq has other gradients than exporters can say; leave it out."
+        )
 
 
-def _padded(input: torch.Tensor, weight: torch.Tensor, padding_idx: int | None = None, max_norm: float | None = None, norm_type: float = 2.0,
-            scale_grad_by_freq: bool = False, sparse: bool = False) -> torch.Tensor | None:
+def _padded(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> torch.Tensor | None:
     """A lookup whose row of padding gets no gradient; None where there is no such row."""
     if padding_idx is None:
         return None
@@ -103,7 +167,9 @@ class WithoutDraws(TorchDispatchMode):
         super().__init__()
         self.drew = False
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         kwargs = kwargs or {}
         instead = INSTEAD.get(func)
         if instead is None:
@@ -132,7 +198,10 @@ INSTEAD: dict[Any, Callable[..., Any]] = {
     _A.bernoulli_.float: _filled(lambda p=0.5: p),
     _A.normal_.default: _filled(lambda mean=0.0, std=1.0: mean),
     _A.uniform_.default: _filled(lambda low=0.0, high=1.0: (low + high) / 2),
-    _A.randn.default: _made(0.0), _A.randn_like.default: _made(0.0), _A.rand.default: _made(0.5), _A.rand_like.default: _made(0.5),
+    _A.randn.default: _made(0.0),
+    _A.randn_like.default: _made(0.0),
+    _A.rand.default: _made(0.5),
+    _A.rand_like.default: _made(0.5),
 }
 
 
@@ -141,7 +210,10 @@ def put_back(module: torch.nn.Module) -> Iterator[None]:
     """Whatever happens within, the module is afterwards as it was: buffers, plain attributes and their elements, the
     state of random numbers."""
     held = [(m, dict(m._buffers), dict(m.__dict__)) for m in module.modules()]
-    moved = [*module.buffers(), *(t for m in module.modules() for t in m.__dict__.values() if isinstance(t, torch.Tensor))]
+    moved = [
+        *module.buffers(),
+        *(t for m in module.modules() for t in m.__dict__.values() if isinstance(t, torch.Tensor)),
+    ]
     elements = [(b, b.detach().clone()) for b in moved]
     drawn = torch.get_rng_state()
     try:
@@ -164,8 +236,14 @@ def same(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.shape == other.shape and bool(((one == other) | ((one != one) & (other != other))).all())
 
 
-LOUD = ("torch.onnx", "torch.export", "torch.onnx._internal.exporter._registration", "torch.export._trace", "onnxscript",
-        "torch.fx.experimental.symbolic_shapes")
+LOUD = (
+    "torch.onnx",
+    "torch.export",
+    "torch.onnx._internal.exporter._registration",
+    "torch.export._trace",
+    "onnxscript",
+    "torch.fx.experimental.symbolic_shapes",
+)
 """Loggers of exporters, those among them that have handlers or levels of their own."""
 
 
