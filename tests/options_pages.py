@@ -118,6 +118,24 @@ What differs on purpose:
 - Everything is on one IPU until `setExecutionStrategy` says otherwise; blocks then count. What is computed depends on neither.
 - `ipuHardwareIsAvailable()` is False: everything is computed on this computer.
 
+## Lightning
+
+```python
+import lightning.pytorch as pl
+from tileflow.lightning import IPUStrategy                  # pip install 'tileflow-engine[lightning]'
+
+trainer = pl.Trainer(accelerator="ipu", devices=4, accumulate_grad_batches=2, strategy=IPUStrategy(device_iterations=8))
+trainer.fit(module)
+```
+
+Devices are replicas, accumulation and iterations are those of a call, and loaders give its rows; `precision=16` is the option precision
+`16-mixed`, a module in float16 stays so. Lightning keeps its loops, callbacks, loggers and schedules. A step is exported once, with a `batch_idx`
+of 0; `self.log` in it logs what was computed (the mean, where a call has several values). There is one optimizer, and `IPUStrategy` also takes
+`training_opts`, `inference_opts` (`poptorch.Options`), `autoreport` and `autoreport_dir`. Where scripts write `Trainer(ipus=4)`, which Lightning
+refuses, write `accelerator="ipu", devices=4`; `lightning.pytorch.strategies.IPUStrategy` and `IPUPlugin` are imported from here.
+
+## Options files
+
 Options files that end in `.conf` or `.txt` take the options' names as calls, `Training.gradientAccumulation(8)`, in camelCase or snake_case; TOML and
 JSON files as keys, `{{"Training.gradientAccumulation": 8}}` (`docs/options.md`). In tileflow's own `Options` the option's own name is a keyword or a
 field. Where there is none, the sentence says what is done instead; a file that sets it ends with that sentence, or where it says "taken, without

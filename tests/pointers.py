@@ -19,7 +19,7 @@ COMMENTED = re.compile(r"#.*(?:`|\.py|\.md)")
 DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
 OBJECTS = ("options.", "memory.", "program.")
 """What an object is called more often than the folder: names behind these are not looked up."""
-FRAMEWORKS = {"torch", "poptorch"}
+FRAMEWORKS = {"torch", "poptorch", "lightning"}
 """Rooms that are called as packages of other projects are: `torch.Tensor` is none of ours."""
 ELSEWHERE = {"docs/notes/transforms/pipelining.md", "docs/trace-event-format.md", "fusion_nhwc_conv.py", "ipu_configuration.py", "model.npz",
              "checkpoint.failed", "tests/test_x.py", "path/to/test_tiny.py"}

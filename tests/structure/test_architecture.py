@@ -14,6 +14,7 @@ import house
 import pointers
 import pytest
 from house import House, files, imported_names, module_of, tree
+from peers import needs
 from places import ROOT
 
 import tileflow.ops
@@ -78,6 +79,7 @@ ARROWS = {
     "custom": LOWEST | {"custom", "ops"},
     "executable": {"executable", "kernels", "memory", "state", "system"},
     "collective": {"collective", "system"},
+    "lightning": {"lightning", "poptorch", "system"},
     "poptorch": {"api", "feed", "graph", "optim", "options", "poptorch", "strategy", "system", "torch"},
 }
 """What each part may import of the house, those that are still empty (`EMPTY`) included. Parts above these (runtime,
@@ -145,7 +147,7 @@ def test_the_base_of_callbacks_knows_no_trainer():
     assert not [(name, n) for name, n in found if n.startswith("tileflow.runtime.trainer") and name == "base.py"]
 
 
-FOR_FRAMEWORKS = {"torch", "poptorch"}
+FOR_FRAMEWORKS = {"torch", "poptorch", "lightning"}
 """Rooms for users of PyTorch, which nobody else imports."""
 
 
@@ -367,6 +369,8 @@ FACES = [module_of(p) for p in PRODUCT if any(isinstance(n, ast.Assign) and any(
 
 @pytest.mark.parametrize("module", FACES)
 def test_public_names_say_what_they_are(module: str):
+    if part_of(module) == "lightning":
+        needs("lightning.pytorch")
     assert not [name for name in importlib.import_module(module).__all__ if not documented(module, name)]
 
 
