@@ -34,6 +34,10 @@ class NetSource:
         self.input_names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         self._required = sum(p.default is p.empty for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy has a network, and with it a session, of its own."""
+        return NetSource, (self.net, self.options.clone())
+
     @property
     def input_count(self) -> int | None:
         return self._required if not self._open and self._required == len(self.input_names) else None

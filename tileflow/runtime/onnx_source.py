@@ -44,6 +44,10 @@ class OnnxSource:
             if self.file is not None and not any(self._tied):
                 self.file.note()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy has the file and a session of its own; what was imported is imported again."""
+        return _again, (self.model.proto, self.model.path, self.options.clone(), self.session, self.as_written)
+
     @property
     def file(self) -> ModelFile | None:
         """The file, where the model may still be in it."""
@@ -138,3 +142,11 @@ class OnnxSource:
             imported = self.imports.imported(list(self.input_types().values()), training)
             self.session.turn.change(
                 lambda: self.session.declare(declared(imported.graph.states), imported.weights))
+
+
+def _again(proto: Any, path: Any, options: Options, session: Session, as_written: bool) -> OnnxSource:
+    """A file's source out of a pickle, or copied."""
+    from ..importers.onnx import wrap_model
+    made = OnnxSource(wrap_model(proto, path), options, session, as_written)
+    session.owner = made.model
+    return made
