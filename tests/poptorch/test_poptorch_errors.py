@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from paths import exhaustive
 from peers import needs
 from places import ROOT
 
@@ -60,6 +61,7 @@ def test_errors_to_try_handlers_with(kind):
     assert not recoverable or found.value.recovery_action == "FULL_RESET"
 
 
+@exhaustive
 def test_a_loss_that_is_not_finite_is_an_error():
     """Raised by a call, as the reference's; weights are as they were, and the model goes on."""
     class Logarithm(torch.nn.Module):
@@ -100,6 +102,7 @@ def test_levels_of_the_log(capsys):
         root.handlers[:], root.level = before
 
 
+@exhaustive
 def test_reports_and_marks_of_a_model(tmp_path: Path):
     """By enableProfiling and modelName, for this model alone; marks of a channel in a trace."""
     import tileflow
@@ -116,7 +119,7 @@ def test_reports_and_marks_of_a_model(tmp_path: Path):
     assert poptorch.Options().report is None
 
 
-@pytest.mark.exhaustive
+@exhaustive
 def test_what_the_environment_says(tmp_path: Path):
     """Reports, a trace, the log, the chip, the cache; and a sentence for what has no effect."""
     script = ("import os, torch, tileflow.poptorch as poptorch\nassert poptorch.Options().machine == 'bow'\n"

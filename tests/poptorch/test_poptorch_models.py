@@ -7,6 +7,7 @@ import pickle
 import warnings
 
 import pytest
+from paths import exhaustive, rare
 from peers import needs
 
 torch = needs("torch")
@@ -54,7 +55,7 @@ def rows(count: int):
 
 
 STRATEGIES = {
-    "one": lambda: None, "blocks": lambda: poptorch.PipelinedExecution("A", "B", "C", "D"),
+    "blocks": lambda: poptorch.PipelinedExecution("A", "B", "C", "D"),
     "two": lambda: poptorch.PipelinedExecution(poptorch.Stage("A", "B").ipu(0), poptorch.Stage("C", "D").ipu(1)),
     "sharded": lambda: poptorch.ShardedExecution("A", "B", "C", "D"),
     "phased": lambda: poptorch.SerialPhasedExecution("A", "B", "C", "D"),
@@ -72,7 +73,8 @@ def trained(strategy, options=None, calls: int = 2):
     return module, [model(x, y) for _ in range(calls)], model
 
 
-def test_strategies_compute_the_same_bits():
+@pytest.mark.parametrize("names", [("two",), rare(("blocks", "sharded", "phased", "parallel"))], ids=["two", "others"])
+def test_strategies_compute_the_same_bits(names):
     """As one IPU, which computes what PyTorch does."""
     wanted, returned, _ = trained(None)
     native = made()
@@ -85,14 +87,15 @@ def test_strategies_compute_the_same_bits():
     torch.testing.assert_close(wanted.state_dict(), native.state_dict(), rtol=1e-5, atol=1e-6)
     assert tuple(returned[0][0].shape) == (2, 4), "the last micro-batch"
     assert returned[0][1].dim() == 0
-    for name, strategy in list(STRATEGIES.items())[1:]:
-        found, others, model = trained(strategy())
+    for name in names:
+        found, others, model = trained(STRATEGIES[name]())
         assert model._bridge.compiled.program.staging is not None, name
         for key, weight in wanted.state_dict().items():
             assert torch.equal(found.state_dict()[key], weight), name
         assert torch.equal(others[1][1], returned[1][1]), name
 
 
+@exhaustive
 def test_a_pipeline_needs_micro_batches():
     options = poptorch.Options().setExecutionStrategy(poptorch.PipelinedExecution("A", "B", "C", "D"))
     options.Training.gradientAccumulation(4)
@@ -100,6 +103,7 @@ def test_a_pipeline_needs_micro_batches():
         poptorch.trainingModel(made(), options)(*rows(4))
 
 
+@exhaustive
 def test_blocks_by_modules_and_functions():
     """BeginBlock, BlockFunction and names that are counted; modules with them are copied, pickled and shown."""
     class Counted(torch.nn.Module):
@@ -141,7 +145,7 @@ def test_blocks_by_modules_and_functions():
         poptorch.Block(3)
 
 
-@pytest.mark.parametrize(("mode", "period", "rows_of_each"), [("All", None, 8), ("Final", None, 2), ("Sum", None, 2), ("EveryN", 2, 4)])
+@pytest.mark.parametrize(("mode", "period", "rows_of_each"), [rare("All", None, 8), rare("Final", None, 2), ("Sum", None, 2), rare("EveryN", 2, 4)])
 def test_output_modes(mode, period, rows_of_each):
     module = made().eval()
     options = poptorch.Options().deviceIterations(4).outputMode(getattr(poptorch.OutputMode, mode), period)
@@ -153,6 +157,7 @@ def test_output_modes(mode, period, rows_of_each):
     torch.testing.assert_close(found, wanted)
 
 
+@exhaustive
 def test_replicas_and_accumulation_are_one_batch():
     x, y = rows(16)
     weights = []
@@ -166,6 +171,7 @@ def test_replicas_and_accumulation_are_one_batch():
     torch.testing.assert_close(weights[0], weights[1], rtol=1e-5, atol=1e-6)
 
 
+@exhaustive
 def test_training_and_inference_share_weights():
     """Without a copy, edits by the user and modes of the wrapping included."""
     module = made()
@@ -231,7 +237,7 @@ def test_life_of_an_executor():
     (lambda: poptorch.inferenceModel(made(), poptorch.Options().deviceIterations(3))(torch.ones(4, 4)),
      r"Invalid batch dimension: In the input torch\.Size\(\[4, 4\]\), the batch dimension \(4\) must be a multiple of "
      r"Options\.deviceIterations\(3\)"),
-    (lambda: poptorch.trainingModel(torch.nn.Linear(4, 2))(torch.ones(3, 4)), "loss")])
+    rare(lambda: poptorch.trainingModel(torch.nn.Linear(4, 2))(torch.ones(3, 4)), "loss")])
 def test_refused(call, says):
     with pytest.raises((poptorch.Error, AssertionError), match=says):
         call()
@@ -270,6 +276,7 @@ class Ops(torch.nn.Module):
         return turned[0], chosen, sliced, updated, poptorch.nearest(x, x[1:]), poptorch.nop(x)
 
 
+@exhaustive
 def test_operations():
     module, x = Ops(), torch.randn(5, 4)
     for start in (torch.tensor([3]), torch.tensor([0])):
@@ -294,6 +301,7 @@ def test_operations():
         poptorch.for_loop(2, lambda a: a, x)
 
 
+@exhaustive
 def test_is_running_on_ipu():
     """True while it is compiled, and only then."""
     class Told(torch.nn.Module):
@@ -313,6 +321,7 @@ def test_is_running_on_ipu():
     assert poptorch.ipuHardwareVersion() == 2
 
 
+@exhaustive
 def test_multi_conv_and_what_has_no_effect():
     class Two(torch.nn.Module):
         def __init__(self) -> None:

@@ -7,6 +7,7 @@ import pickle
 
 import numpy as np
 import pytest
+from paths import exhaustive
 from peers import needs
 
 torch = needs("torch")
@@ -87,6 +88,7 @@ def test_refused(call, says):
     optim.Adam(net().parameters(), amsgrad=False, maximize=False, foreach=True)
 
 
+@exhaustive
 def test_lambs_own_step_is_tileflows():
     """`step` in PyTorch beside the compiled update."""
     module = net()
@@ -172,6 +174,7 @@ def test_attributes_change_by_setOptimizer():
         model.setOptimizer(made)
 
 
+@exhaustive
 def test_the_velocity_begins_at_zero():
     """As the reference's, and otherwise than PyTorch's, where dampening is not 0."""
     x = torch.randn(6, 3)
