@@ -27,7 +27,7 @@ X, Y = DRAW.standard_normal((44, 4)).astype(np.float32), DRAW.integers(0, 3, 44)
 TEST = DRAW.standard_normal((12, 4)).astype(np.float32), DRAW.integers(0, 3, 12)
 OPTIONS: dict[str, Any] = dict(micro_batch_size=4, device_iterations=3, epochs=4, optimizer="adamw", learning_rate=0.05, drop_last=False, threads=1,
                                eval_every=4, statistics=5, save_every_updates=6, keep_best=True, early_stopping=50, max_updates=40, max_time="1h",
-                               log="csv", metrics="f1_macro")
+                               log="csv", metrics="f1_macro", average="ema", ema_decay=0.9)
 
 
 class Own(Callback):

@@ -1,4 +1,5 @@
-"""Tables that a run appends to in its folder: on the disk before the checkpoint that counts on them, and cut back to it where the run goes on."""
+"""Tables that a run appends to in its folder: on the disk before the checkpoint that counts on them, and cut back to it
+where the run goes on."""
 from __future__ import annotations
 
 import os
@@ -17,8 +18,9 @@ WAITING = 1 << 20
 
 
 class AppendedFile(Callback):
-    """A file in the run's folder that gets rows. `put` them in hooks: they reach the disk at the end of an epoch, after an evaluation and
-    before a checkpoint. A run that goes on from a checkpoint has the rows that were there then, and no others."""
+    """A file in the run's folder that gets rows. `put` them in hooks: they reach the disk at the end of an epoch, after
+    an evaluation and before a checkpoint. A run that goes on from a checkpoint has the rows that were there then, and
+    no others."""
 
     remembered: ClassVar[tuple[str, ...]] = ("length",)
     transient: ClassVar[tuple[str, ...]] = ("waiting",)
