@@ -52,8 +52,8 @@ def write_page(trainer: Trainer, history: History, options: Options, classes: tu
                reason: str) -> Path:
     """Write report.html into the run's folder."""
     run, path, evaluator = trainer.run_handle, trainer.folder / FILE, trainer.evaluator
-    if trainer.test is not None and (evaluator.findings is None or evaluator.version != trainer.session.version):
-        evaluator.measure(trainer.test)                         # of the weights that the run ended with
+    if trainer.test is not None:
+        evaluator.find(trainer.test)                            # of the weights that the run ended with
         evaluator.close()
     findings = evaluator.findings
     updates = list(range(1, len(trainer.rates) + 1))
