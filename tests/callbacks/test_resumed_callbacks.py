@@ -188,6 +188,21 @@ def test_forged_states(changed: dict[str, Any], says: str, tmp_path: Path) -> No
         tileflow.train(net(), epochs=2, resume=True, **options)
 
 
+@pytest.mark.parametrize("length", [0, 1, 70, 2 ** 62])
+def test_a_forged_length_of_a_log(length: int, tmp_path: Path) -> None:
+    """No memory is taken for what it claims; what is there of whole lines stays."""
+    options: dict[str, Any] = dict(data=(X, Y), micro_batch_size=4, out=str(tmp_path))
+    tileflow.train(net(), epochs=1, **options)
+    before = (tmp_path / "log.jsonl").read_bytes()
+    forged(tmp_path, callbacks={"JSONLogger": {"length": length}})
+    tileflow.train(net(), epochs=2, resume=True, **options)
+    found = (tmp_path / "log.jsonl").read_bytes()
+    kept = before[:length].rpartition(b"\n")
+    assert found.startswith(kept[0] + kept[1])
+    assert found.splitlines()[-1].startswith(b'{"epoch":2,')
+    assert all(json.loads(line) for line in found.splitlines())
+
+
 def net() -> Any:
     from tileflow import nn
     nn.manual_seed(0)

@@ -63,7 +63,7 @@ class AppendedFile(Callback):
             return b""
         try:
             with open_regular(self.path) as file:
-                return bytes(file.read(self.length))
+                return bytes(file.read(min(self.length, os.fstat(file.fileno()).st_size)))
         except OSError as error:
             raise CheckpointError(f"The log {self.path} cannot be read: {error.strerror or error}.") from None
 
