@@ -33,7 +33,8 @@ def whole(model: OnnxModel) -> ModelProto:
 def steps(proto: ModelProto) -> tuple[list[Step], dict[str, ValueInfoProto]]:
     """The nodes in their order, and the types of the values that shape inference knows."""
     graph = onnx.shape_inference.infer_shapes(proto, data_prop=True).graph
-    known = {v.name: v for v in (*graph.value_info, *graph.output) if v.type.HasField("tensor_type") and v.type.tensor_type.elem_type
+    known = {v.name: v for v in (*graph.value_info, *graph.output) if v.type.HasField("tensor_type")
+             and v.type.tensor_type.elem_type
              not in (onnx.TensorProto.UNDEFINED, onnx.TensorProto.STRING)}
     found = [Step(i, title(node), tuple(filter(None, node.input)), tuple(name for name in node.output if name in known))
              for i, node in enumerate(proto.graph.node)]
@@ -49,19 +50,23 @@ def exposed(proto: ModelProto, known: Mapping[str, ValueInfoProto]) -> ModelProt
     return made
 
 
-def part(proto: ModelProto, nodes: Collection[int], result: str, values: Mapping[str, np.ndarray]) -> tuple[ModelProto, list[str]]:
-    """A model of some nodes whose output is `result`, and the names of its inputs: what these nodes read of others. values: arrays by name, of which
-    inputs have their types and shapes."""
+def part(proto: ModelProto, nodes: Collection[int], result: str,
+         values: Mapping[str, np.ndarray]) -> tuple[ModelProto, list[str]]:
+    """A model of some nodes whose output is `result`, and the names of its inputs: what these nodes read of others.
+    values: arrays by name, of which inputs have their types and shapes."""
     chosen = [node for i, node in enumerate(proto.graph.node) if i in nodes]
     made_here = {name for node in chosen for name in node.output}
-    read = list(dict.fromkeys(name for node in chosen for name in (*node.input, *_captured(node)) if name and name not in made_here))
+    read = list(dict.fromkeys(name for node in chosen for name in (*node.input, *_captured(node)) if name
+                              and name not in made_here))
     stored = {t.name: t for t in proto.graph.initializer}
     inputs = [name for name in read if name not in stored]
     graph = helper.make_graph(
-        chosen, "part", [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(values[n].dtype), values[n].shape) for n in inputs],
+        chosen, "part", [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(values[n].dtype),
+                                                       values[n].shape) for n in inputs],
         [helper.make_tensor_value_info(result, helper.np_dtype_to_tensor_dtype(values[result].dtype), None)],
         [stored[name] for name in read if name in stored])
-    found = helper.make_model(graph, opset_imports=list(proto.opset_import), functions=list(proto.functions), ir_version=proto.ir_version)
+    found = helper.make_model(graph, opset_imports=list(proto.opset_import), functions=list(proto.functions),
+                              ir_version=proto.ir_version)
     return found, inputs
 
 
@@ -70,7 +75,8 @@ def _captured(node: NodeProto) -> list[str]:
     found = []
     for attribute in node.attribute:
         for graph in ([attribute.g] if attribute.HasField("g") else [*attribute.graphs]):
-            own = {v.name for v in graph.input} | {t.name for t in graph.initializer} | {name for n in graph.node for name in n.output}
+            own = {v.name for v in graph.input} | {t.name for t in graph.initializer} | {name for n in graph.node
+                                                                                         for name in n.output}
             found += [name for n in graph.node for name in (*n.input, *_captured(n)) if name and name not in own]
     return found
 

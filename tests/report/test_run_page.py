@@ -126,6 +126,7 @@ def test_predictions_are_scaled_as_in_training(tmp_path: Path) -> None:
     assert (result.best.monitor, result.best.checkpoint) == ("val_loss", None)
 
 
+@pytest.mark.exhaustive
 def test_in_a_browser(result: tileflow.TrainResult) -> None:
     """Nothing is logged or asked for from elsewhere, no name does anything, and a phone shows all of it without scrolling sideways."""
     if chromium.found() is None:

@@ -34,9 +34,9 @@ GROWN = 8
 class Departure:
     """Where a runtime parts from float64: the first node whose value differs by more than the tolerance.
 
-    node: how messages call it. value: the output's name. error: of that output, as a share of its largest magnitude. before: the largest error
-    of what it reads. nodes: how many the part has that shows it; all of them where no smaller part does. model, inputs: that part, and the
-    arrays that it is fed.
+    node: how messages call it. value: the output's name. error: of that output, as a share of its largest magnitude.
+    before: the largest error of what it reads. nodes: how many the part has that shows it; all of them where no smaller
+    part does. model, inputs: that part, and the arrays that it is fed.
     """
 
     node: str
@@ -48,7 +48,8 @@ class Departure:
     inputs: Mapping[str, np.ndarray] = field(repr=False)
 
     def save(self, folder: str | os.PathLike[str], name: str) -> Path:
-        """Write the part as `<name>.onnx` and what it is fed as `<name>.npz` into a folder (made if need be); the path of the first."""
+        """Write the part as `<name>.onnx` and what it is fed as `<name>.npz` into a folder (made if need be); the path
+        of the first."""
         where = Path(folder)
         try:
             where.mkdir(parents=True, exist_ok=True)
@@ -62,8 +63,9 @@ class Departure:
 
 @dataclass(frozen=True)
 class Compared:
-    """What `compare` finds. errors: by runtime and output, the largest difference from float64 as a share of the output's largest magnitude (of what
-    are no floats the share of elements that differ). departures: by runtime, where it parts; those that do not are left out. inputs: what was fed."""
+    """What `compare` finds. errors: by runtime and output, the largest difference from float64 as a share of the
+    output's largest magnitude (of what are no floats the share of elements that differ). departures: by runtime, where
+    it parts; those that do not are left out. inputs: what was fed."""
 
     errors: Mapping[str, Mapping[str, float]]
     departures: Mapping[str, Departure]
@@ -71,7 +73,8 @@ class Compared:
     tolerance: float = TOLERANCE
 
 
-def compare(model: Modelish, *, peers: str | Sequence[str] = "onnxruntime", data: Any = None, rows: int = 8, tolerance: float = TOLERANCE,
+def compare(model: Modelish, *, peers: str | Sequence[str] = "onnxruntime", data: Any = None, rows: int = 8,
+            tolerance: float = TOLERANCE,
             dims: Mapping[str, int] | None = None, seed: int = 0) -> Compared:
     """Run an ONNX model here and in other runtimes, and compare what they compute with float64.
 
@@ -95,27 +98,31 @@ def compare(model: Modelish, *, peers: str | Sequence[str] = "onnxruntime", data
         raise OptionError(f"tolerance must be above 0, not {tolerance!r}.")
     loaded = model if isinstance(model, OnnxModel) else load(model)           # type: ignore[arg-type]
     first = loaded.inputs[0].dims if loaded.inputs else None
-    options = Options(micro_batch_size=first[0] if first and isinstance(first[0], int) and first[0] > 0 else rows, dims=dims or {}, seed=seed)
+    options = Options(micro_batch_size=first[0] if first and isinstance(first[0], int) and first[0] > 0 else rows,
+                      dims=dims or {}, seed=seed)
     proto = whole(loaded)
     arrays = _inputs(loaded, options, data)
     wanted = _ours(proto, arrays, options, "64")
     outputs = {name: run(name, proto, arrays) for name in names}
     outputs = {OURS: _ours(proto, arrays, options, "32"), **outputs}
-    errors = {name: {n: error_of(found[n], x) for n, x in wanted.items() if n in found} for name, found in outputs.items()}
+    errors = {name: {n: error_of(found[n], x) for n, x in wanted.items() if n in found}
+              for name, found in outputs.items()}
     departed = [name for name, found in errors.items() if any(not e <= tolerance for e in found.values())]
     departures = _Finder(proto, arrays, options, tolerance).find(departed) if departed else {}
     return Compared(errors, departures, arrays, tolerance)
 
 
 def error_of(found: np.ndarray, wanted: np.ndarray) -> float:
-    """The largest difference as a share of the largest magnitude; infinity where shapes, or places of NaN and infinity, differ."""
+    """The largest difference as a share of the largest magnitude; infinity where shapes, or places of NaN and infinity,
+    differ."""
     if found.shape != wanted.shape:
         return math.inf
     if wanted.dtype.kind not in "fV" or not wanted.size:
         return float(np.mean(found != wanted)) if wanted.size else 0.0
     x, y = found.astype(np.float64), wanted.astype(np.float64)
     finite = np.isfinite(y)
-    if not np.array_equal(np.isnan(x), np.isnan(y)) or not np.array_equal(x[~finite & ~np.isnan(y)], y[~finite & ~np.isnan(y)]):
+    if not np.array_equal(np.isnan(x), np.isnan(y)) or not np.array_equal(x[~finite & ~np.isnan(y)],
+                                                                          y[~finite & ~np.isnan(y)]):
         return math.inf
     if not finite.any():
         return 0.0
@@ -130,14 +137,16 @@ def _inputs(loaded: OnnxModel, options: Options, data: Any) -> dict[str, np.ndar
     types = source.input_types()
     if data is None:
         draw = np.random.default_rng(options.seed)
-        return {name: draw.standard_normal(t.shape).astype(t.numpy) if t.is_float else np.zeros(t.shape, t.numpy) for name, t in types.items()}
+        return {name: draw.standard_normal(t.shape).astype(t.numpy) if t.is_float else np.zeros(t.shape, t.numpy)
+                for name, t in types.items()}
     known = preprocessing_of(source)
     dataset = measured(open_data(data, options, known.roles))
     fitted = dataset.images_as_bytes(types).adapt_to(types, None, options, known.scalings)
     return dict(zip(types, fitted.example(np.arange(options.micro_batch_size) % len(fitted)), strict=False))
 
 
-def _ours(proto: ModelProto, arrays: Mapping[str, np.ndarray], options: Options, precision: str) -> dict[str, np.ndarray]:
+def _ours(proto: ModelProto, arrays: Mapping[str, np.ndarray], options: Options,
+          precision: str) -> dict[str, np.ndarray]:
     """Our outputs of a model by name."""
     own = options.clone(precision=precision)
     model = InferenceModel(OnnxSource(wrap_model(proto), own), own)
@@ -163,7 +172,8 @@ class _Finder:
         return _ours(proto, arrays, self.options, "32") if name == OURS else run(name, proto, arrays)
 
     def _of(self, name: str) -> Departure | None:
-        """The first value that differs; None where none does once all are looked at, for what is looked at is not fused."""
+        """The first value that differs; None where none does once all are looked at, for what is looked at is not
+        fused."""
         found = self._run(name, self.exposed, self.arrays)
         errors = {n: error_of(found[n], x) for n, x in self.values.items() if n in found}
         for step in self.steps:
@@ -196,4 +206,5 @@ class _Finder:
     def _as_declared(self) -> dict[str, np.ndarray]:
         """The values within, rounded to the types that the model has them in."""
         known = steps(self.proto)[1]
-        return {n: x.astype(helper.tensor_dtype_to_np_dtype(known[n].type.tensor_type.elem_type)) for n, x in self.values.items() if n in known}
+        return {n: x.astype(helper.tensor_dtype_to_np_dtype(known[n].type.tensor_type.elem_type))
+                for n, x in self.values.items() if n in known}

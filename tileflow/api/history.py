@@ -13,7 +13,8 @@ from ..system.files import atomic_write_bytes
 
 
 class History(dict[str, np.ndarray]):
-    """Figures by name, each an array of float64, one element per epoch: `loss`, `test_loss`. `val_loss` is another name of `test_loss`."""
+    """Figures by name, each an array of float64, one element per epoch: `loss`, `test_loss`. `val_loss` is another name
+    of `test_loss`."""
 
     def __missing__(self, name: str) -> np.ndarray:
         if name.startswith("val_"):
@@ -21,7 +22,8 @@ class History(dict[str, np.ndarray]):
         raise KeyError(name)
 
     def to_csv(self, path: str | os.PathLike[str] | None = None) -> str:
-        """The table as CSV, a row per epoch; what is not known is empty. With a path it is written there, all or nothing.
+        """The table as CSV, a row per epoch; what is not known is empty. With a path it is written there, all or
+        nothing.
 
         Raises:
             CheckpointError: it cannot be written.

@@ -40,18 +40,20 @@ class Curves(str):
 
 def plotted(history: History, title: str) -> Curves:
     """The losses and accuracies of a run over its epochs."""
-    return Curves(standalone(title, history_lines(_lists(history), ["loss", "test_loss", "accuracy", "test_accuracy"]), "epoch"))
+    return Curves(standalone(title, history_lines(_lists(history), ["loss", "test_loss", "accuracy", "test_accuracy"]),
+                             "epoch"))
 
 
 def _lists(history: History) -> dict[str, list[float]]:
     return {name: column.tolist() for name, column in history.items()}
 
 
-def write_page(trainer: Trainer, history: History, options: Options, classes: tuple[str, ...] | None, reason: str) -> Path:
+def write_page(trainer: Trainer, history: History, options: Options, classes: tuple[str, ...] | None,
+               reason: str) -> Path:
     """Write report.html into the run's folder."""
     run, path, evaluator = trainer.run_handle, trainer.folder / FILE, trainer.evaluator
-    if trainer.test is not None and (evaluator.findings is None or evaluator.version != trainer.session.version):
-        evaluator.measure(trainer.test)                         # of the weights that the run ended with
+    if trainer.test is not None:
+        evaluator.find(trainer.test)                            # of the weights that the run ended with
         evaluator.close()
     findings = evaluator.findings
     updates = list(range(1, len(trainer.rates) + 1))
@@ -60,7 +62,8 @@ def write_page(trainer: Trainer, history: History, options: Options, classes: tu
     page = RunPage(
         title=f"Run {one_line(trainer.folder.name)}", history=_lists(history),
         said=f"{len(history['epoch'])} epochs, {run.updates:,} updates; {ended}. tileflow {VERSION}, {time.strftime('%Y-%m-%d %H:%M')}",
-        losses=_losses(trainer.folder / JSON_LOG), rates=Line("learning rate", updates, trainer.rates), facts=_facts(trainer, history),
+        losses=_losses(trainer.folder / JSON_LOG), rates=Line("learning rate", updates, trainer.rates),
+        facts=_facts(trainer, history),
         settings={"minimised": f"{trainer.model.loss_name}: {reason}", "data (SHA-256)": trainer.data_digest,
                   **{name: own for name, (_, own) in Options().diff(options).items()}}, classes=names,
         confusion=None if findings is None else findings.confusion,

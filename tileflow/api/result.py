@@ -32,7 +32,8 @@ from .page import Curves, plotted
 
 @dataclass(frozen=True)
 class Best:
-    """The best epoch of a run, by one figure. epoch: counted from 1. checkpoint, model: the files that were kept of it; None where none were."""
+    """The best epoch of a run, by one figure. epoch: counted from 1. checkpoint, model: the files that were kept of it;
+    None where none were."""
 
     epoch: int
     monitor: str
@@ -56,13 +57,16 @@ class TrainResult:
 
     @property
     def history(self) -> History:
-        """epoch, loss, accuracy, test_loss, test_accuracy, samples_per_second, learning_rate (of an epoch's last update), skipped (updates),
-        loss_scale (where it adapts) and the other metrics (test_f1 ...) as float64 arrays."""
-        names = ("epoch", "loss", "accuracy", "test_loss", "test_accuracy", "samples_per_second", "learning_rate", "skipped", "loss_scale")
+        """epoch, loss, accuracy, test_loss, test_accuracy, samples_per_second, learning_rate (of an epoch's last
+        update), skipped (updates), loss_scale (where it adapts) and the other metrics (test_f1 ...) as float64
+        arrays."""
+        names = ("epoch", "loss", "accuracy", "test_loss", "test_accuracy", "samples_per_second", "learning_rate",
+                 "skipped", "loss_scale")
         columns = {n: [getattr(e, n) for e in self.epochs] for n in names}
         measured = dict.fromkeys(n for e in self.epochs for n in e.test_metrics)
         columns |= {f"test_{n}": [e.test_metrics.get(n) for e in self.epochs] for n in measured}
-        return History({n: np.array([np.nan if x is None else x for x in column], np.float64) for n, column in columns.items()})
+        return History({n: np.array([np.nan if x is None else x for x in column], np.float64)
+                        for n, column in columns.items()})
 
     @property
     def stopped(self) -> str | None:
@@ -71,10 +75,11 @@ class TrainResult:
 
     @property
     def best(self) -> Best | None:
-        """The best that a ModelCheckpoint kept; where there is none, the epoch that is best by the option monitor, by default the loss of the test
-        data, else of the training's. None: there is no epoch with that figure."""
+        """The best that a ModelCheckpoint kept; where there is none, the epoch that is best by the option monitor, by
+        default the loss of the test data, else of the training's. None: there is no epoch with that figure."""
         for callback in self._trainer.callbacks:
-            if isinstance(callback, ModelCheckpoint) and callback.monitor is not None and (kept := callback.best) is not None:
+            kept = callback.best if isinstance(callback, ModelCheckpoint) else None
+            if kept is not None and callback.monitor is not None:
                 files = [path if path.exists() else None for ending in (".safetensors", ".onnx")
                          if (path := self.folder / f"{kept.name}{ending}")]
                 return Best(kept.epoch + 1, callback.monitor, float(kept.value or 0.0), *files)
@@ -118,13 +123,14 @@ class TrainResult:
         return self._trainer.model
 
     def save_onnx(self, path: str | os.PathLike[str], keep_training_mode: bool | None = None, **form: Any) -> Path:
-        """Write the original ONNX model, or that of a network of layers, with the trained weights, atomically, if read again it computes what the
-        engine does.
+        """Write the original ONNX model, or that of a network of layers, with the trained weights, atomically, if read
+        again it computes what the engine does.
 
         Args:
-            keep_training_mode: leave batch normalisation and dropout as the model has them, instead of writing the form for inference;
-                by default the run's option.
-            form: for networks of layers, how they become a file: opset, batch, input_names, output_names, as `tileflow.save_onnx` has them.
+            keep_training_mode: leave batch normalisation and dropout as the model has them, instead of writing the form
+                for inference; by default the run's option.
+            form: for networks of layers, how they become a file: opset, batch, input_names, output_names, as
+            `tileflow.save_onnx` has them.
 
         Raises:
             ModelError: what was asked is for other models, or the written one computes something else.
@@ -136,14 +142,16 @@ class TrainResult:
             trainer.callbacks.say(OF_REPLICA_0)
         inputs = micro_batch_of(trainer)
         known = self._preprocessing.renamed(dict(zip(inputs, (asked and asked.inputs) or (), strict=False)))
-        write_trained(source, self.weights, Path(path), options, list(inputs.values()), known.to_metadata(), trainer.callbacks.compiling, asked)
+        write_trained(source, self.weights, Path(path), options, list(inputs.values()), known.to_metadata(),
+                      trainer.callbacks.compiling, asked)
         return Path(path)
 
     def evaluate(self, data: Any = None) -> dict[str, float | None]:
-        """The loss and the metrics by name of the trained weights on data (anything `train` takes; by default the run's test part), scaled as the
-        training data were.
+        """The loss and the metrics by name of the trained weights on data (anything `train` takes; by default the run's
+        test part), scaled as the training data were.
 
-        Every row counts. None stands for what is not defined: the accuracy of a loss without classes, the area under the curve of one class.
+        Every row counts. None stands for what is not defined: the accuracy of a loss without classes, the area under
+        the curve of one class.
         """
         dataset = self._trainer.test if data is None else self._adapted(data)
         if dataset is None:
@@ -151,14 +159,16 @@ class TrainResult:
         return {"loss": None, "accuracy": None, **(self._trainer.evaluator.measure(dataset) or {})}
 
     def predict(self, x: Any) -> Any:
-        """The model's outputs for inputs (an array, a dict of arrays, or anything else that `train` takes as data; labels are not used), scaled as
+        """The model's outputs for inputs (an array, a dict of arrays, or anything else that `train` takes as data;
+        labels are not used), scaled as
         the training data were: one array [rows, ...], or a dict by name where the model has several."""
         dataset = measured(open_data(x, self._trainer.options, self._preprocessing.roles, self._collate_fn))
         found = outputs_over(self.model.source, dataset, self._trainer.options.clone(), self._preprocessing)
         return next(iter(found.values())) if len(found) == 1 else found
 
     def plot(self) -> Curves:
-        """Losses and accuracies over the epochs as an SVG picture: notebooks show it, `result.plot().save("curves.svg")` writes it."""
+        """Losses and accuracies over the epochs as an SVG picture: notebooks show it,
+        `result.plot().save("curves.svg")` writes it."""
         return plotted(self.history, f"Run {one_line(self.folder.name)}")
 
     def _adapted(self, data: Any) -> Dataset:
@@ -182,7 +192,8 @@ class TrainResult:
         def cell(x: float | None, form: str) -> str:
             return "" if x is None or np.isnan(x) else format(x, form)
         rows = "".join(f"<tr><td>{e.epoch}</td><td>{cell(e.loss, '.4f')}</td><td>{cell(e.accuracy, '.2%')}</td><td>{cell(e.test_loss, '.4f')}</td>"
-                       f"<td>{cell(e.test_accuracy, '.2%')}</td><td>{e.samples_per_second:,.0f}</td></tr>" for e in self.epochs)
+                       f"<td>{cell(e.test_accuracy, '.2%')}</td><td>{e.samples_per_second:,.0f}</td></tr>"
+                       for e in self.epochs)
         return ("<table><thead><tr><th>epoch</th><th>loss</th><th>accuracy</th><th>test loss</th><th>test accuracy</th><th>samples/s</th></tr>"
                 f"</thead><tbody>{rows}</tbody></table><p>{html.escape(one_line(self.folder))}</p>")
 
@@ -190,4 +201,5 @@ class TrainResult:
 def micro_batch_of(trainer: Trainer) -> dict[str, np.ndarray]:
     """The model's own inputs for the first rows of the training data, by name."""
     names = types_of(trainer.model.source, trainer.train)
-    return dict(zip(names, trainer.train.example(np.arange(trainer.loader.batch_size) % len(trainer.train)), strict=False))
+    return dict(zip(names, trainer.train.example(np.arange(trainer.loader.batch_size) % len(trainer.train)),
+                    strict=False))

@@ -18,14 +18,18 @@ EPILOG = "example: tileflow compare model.onnx --with onnxruntime,openvino --dat
 
 def add(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
-    parser.add_argument("--with", dest="peers", metavar="NAME,NAME", default="onnxruntime", help="onnxruntime, openvino, or onnx, the format's own "
+    parser.add_argument("--with", dest="peers", metavar="NAME,NAME", default="onnxruntime",
+                        help="onnxruntime, openvino, or onnx, the format's own "
                         "evaluator (default: onnxruntime)")
     parser.add_argument("--data", metavar="PATH", default=None, help="what to feed; by default random numbers")
-    parser.add_argument("--rows", metavar="N", default="8", help="rows that are fed, where the file leaves that open (default: 8)")
+    parser.add_argument("--rows", metavar="N", default="8",
+                        help="rows that are fed, where the file leaves that open (default: 8)")
     parser.add_argument("--dims", metavar="NAME=N,NAME=N", default="", help="sizes of the model's symbolic dimensions")
-    parser.add_argument("--tolerance", metavar="X", default="1e-4", help="a larger error, as a share of a value's largest magnitude, is a departure "
+    parser.add_argument("--tolerance", metavar="X", default="1e-4",
+                        help="a larger error, as a share of a value's largest magnitude, is a departure "
                         "(default: 1e-4)")
-    parser.add_argument("--out", metavar="DIR", default="compare", help="where models go that show a departure (default: compare)")
+    parser.add_argument("--out", metavar="DIR", default="compare",
+                        help="where models go that show a departure (default: compare)")
 
 
 def run(chosen: argparse.Namespace) -> int:
@@ -35,7 +39,8 @@ def run(chosen: argparse.Namespace) -> int:
     from ..api.comparing import compare
     peers = [name.strip() for name in chosen.peers.split(",")]
     dims = declarations()["dims"].parse(chosen.dims) if chosen.dims else {}
-    found = compare(path, peers=peers, data=chosen.data, rows=declarations()["micro_batch_size"].parse(chosen.rows), dims=dims,
+    found = compare(path, peers=peers, data=chosen.data, rows=declarations()["micro_batch_size"].parse(chosen.rows),
+                    dims=dims,
                     tolerance=_number(chosen.tolerance))
     shapes = ", ".join(f"{one_line(n)} {list(a.shape)}" for n, a in found.inputs.items())
     fed = "random numbers" if chosen.data is None else "rows of the data"
@@ -45,7 +50,8 @@ def run(chosen: argparse.Namespace) -> int:
     width = max([6, *(len(one_line(n)) for n in outputs)])
     say("  ".join(["output".ljust(width), *(c.rjust(11) for c in columns)]))
     for name in outputs:
-        say("  ".join([one_line(name).ljust(width), *(f"{found.errors[c].get(name, float('nan')):.1e}".rjust(11) for c in columns)]))
+        say("  ".join([one_line(name).ljust(width), *(f"{found.errors[c].get(name, float('nan')):.1e}".rjust(11)
+                                                      for c in columns)]))
     for name, errors in found.errors.items():
         if (departure := found.departures.get(name)) is not None:
             where = departure.save(Path(chosen.out), name)

@@ -57,11 +57,15 @@ def _list(runs: Sequence[DoneRun]) -> None:
     """A line for each run."""
     def number(x: float, form: str) -> str:
         return format(x, form) if math.isfinite(x) else ""
-    head = ["run", "epochs", "updates", "loss", "best loss", "test loss", "best", "accuracy", "test accuracy", "seconds", ""]
-    _table([head, *([_short(r.folder.name or r.folder), str(len(r.epochs)), f"{r.updates:,}", number(r.last("loss"), ".4f"),
-                     number(r.best("loss"), ".4f"), number(r.last("test_loss"), ".4f"), number(r.best("test_loss"), ".4f"),
+    head = ["run", "epochs", "updates", "loss", "best loss", "test loss", "best", "accuracy", "test accuracy",
+            "seconds", ""]
+    _table([head, *([_short(r.folder.name or r.folder), str(len(r.epochs)), f"{r.updates:,}",
+                     number(r.last("loss"), ".4f"),
+                     number(r.best("loss"), ".4f"), number(r.last("test_loss"), ".4f"),
+                     number(r.best("test_loss"), ".4f"),
                      number(r.last("accuracy"), ".2%"),
-                     number(r.last("test_accuracy"), ".2%"), number(r.seconds, ".1f"), f"ended early: {_short(r.ended)}" if r.ended else ""]
+                     number(r.last("test_accuracy"), ".2%"), number(r.seconds, ".1f"),
+                     f"ended early: {_short(r.ended)}" if r.ended else ""]
                     for r in runs)])
 
 
@@ -76,4 +80,5 @@ def _table(rows: Sequence[Sequence[str]]) -> None:
     shown = [i for i in range(len(rows[0])) if any(row[i] for row in rows[1:])]
     widths = {i: max(len(row[i]) for row in rows) for i in shown}
     for row in rows:
-        say("  ".join(row[i].ljust(widths[i]) if i == 0 or i == len(row) - 1 else row[i].rjust(widths[i]) for i in shown).rstrip())
+        say("  ".join(row[i].ljust(widths[i]) if i == 0 or i == len(row) - 1 else row[i].rjust(widths[i])
+                      for i in shown).rstrip())

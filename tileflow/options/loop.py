@@ -1,4 +1,5 @@
-"""Options of the training loop: when a run ends, what of it is kept, measured and logged. Callbacks do it; these are names for them."""
+"""Options of the training loop: when a run ends, what of it is kept, measured and logged. Callbacks do it; these are
+names for them."""
 # ruff: noqa: RUF009    (`_option` is `dataclasses.field` with a checked default)
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from .registries import LOGGERS
 
 _option = functools.partial(declared, "loop")
 MonitorMode = Literal["auto", "min", "max"]
-MONITORED = Where(lambda options, verb: options.early_stopping is not None or options.keep_best, "where nothing looks at a figure",
+MONITORED = Where(lambda options, verb: options.early_stopping is not None or options.keep_best,
+                  "where nothing looks at a figure",
                   "early_stopping and keep_best")
 
 
@@ -30,7 +32,8 @@ class LoopOptions:
         "val_accuracy, or another metric; by default val_loss, and loss without test data", optional=True, common=True,
         needs=(MONITORED,), known_as=("metric_for_best_model",))
     monitor_mode: MonitorMode = _option(
-        "auto", Choice(get_args(MonitorMode)), "whether the least or the greatest value of it is best; auto knows that of "
+        "auto", Choice(get_args(MonitorMode)),
+        "whether the least or the greatest value of it is best; auto knows that of "
         "losses and of metrics with a name", needs=(MONITORED,), known_as=("mode",))
     keep_best: bool = _option(
         False, Flag(), "keep the state with the best monitored figure as best.safetensors, and its model as best.onnx",
@@ -42,7 +45,8 @@ class LoopOptions:
         None, Duration(), "end the run after this time, its parts before it was resumed included", optional=True,
         common=True)
     max_updates: int | None = _option(
-        None, COUNT, "end the run after so many weight updates in all, in as many epochs as they take where epochs is not "
+        None, COUNT,
+        "end the run after so many weight updates in all, in as many epochs as they take where epochs is not "
         "given", optional=True, common=True,
         known_as=("max_steps", "steps"))
     eval_every: int | None = _option(
@@ -52,5 +56,6 @@ class LoopOptions:
         False, Flag(), "do every kind of step once, an update, an evaluation, a checkpoint, the trained file, and keep "
         "nothing", common=True, recorded=False)
     overfit: int | None = _option(
-        None, COUNT, "train on the first rows of the data only, so many, and measure on them: a model that cannot learn "
+        None, COUNT,
+        "train on the first rows of the data only, so many, and measure on them: a model that cannot learn "
         "these by heart learns nothing", optional=True, free=False, known_as=("overfit_batches",))

@@ -35,7 +35,8 @@ def thinned(line: Line) -> Line:
     def mean(values: Sequence[float]) -> float:
         finite = [v for v in values if math.isfinite(v)]
         return sum(finite) / len(finite) if finite else math.nan
-    return Line(line.name, [line.xs[min(i + step, len(line.xs)) - 1] for i in starts], [mean(line.ys[i:i + step]) for i in starts])
+    return Line(line.name, [line.xs[min(i + step, len(line.xs)) - 1] for i in starts],
+                [mean(line.ys[i:i + step]) for i in starts])
 
 
 def curves(title: str, lines: Sequence[Line], x_title: str) -> str:
@@ -44,7 +45,8 @@ def curves(title: str, lines: Sequence[Line], x_title: str) -> str:
     if not drawn:
         return ""
     frame, body = _chart(drawn, x_title)
-    return frame.svg(body, title) + svg.legend([(cls, one.name) for cls, one in zip(_classes(len(drawn)), drawn, strict=True)])
+    return frame.svg(body, title) + svg.legend([(cls, one.name)
+                                                for cls, one in zip(_classes(len(drawn)), drawn, strict=True)])
 
 
 def standalone(title: str, lines: Sequence[Line], x_title: str) -> str:
@@ -55,7 +57,8 @@ def standalone(title: str, lines: Sequence[Line], x_title: str) -> str:
     for cls, one in zip(_classes(len(drawn)), drawn, strict=True):
         body += [svg.rect(x, svg.TOP, 11, 11, cls), svg.text(x + 16, svg.TOP + 10, one.name, "start")]
         x += 40 + 7 * len(one.name)
-    colours = "".join(f".{cls}{{fill:{palette.colour(cls)};stroke:{palette.colour(cls)}}}" for cls in dict.fromkeys(_classes(len(drawn))))
+    colours = "".join(f".{cls}{{fill:{palette.colour(cls)};stroke:{palette.colour(cls)}}}"
+                      for cls in dict.fromkeys(_classes(len(drawn))))
     style = (f"text{{font:12px system-ui,sans-serif;fill:#586375}}.end{{text-anchor:end}}.mid{{text-anchor:middle}}.grid{{stroke:#e2e6ec}}{colours}"
              "rect,circle{stroke:none}path.line{fill:none;stroke-width:2}")
     return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {frame.width:g} {frame.height:g}" role="img" aria-label="{svg.escape(title)}">'
@@ -64,7 +67,8 @@ def standalone(title: str, lines: Sequence[Line], x_title: str) -> str:
 
 def _shown(lines: Sequence[Line]) -> list[Line]:
     """The lines that have something to show, by names that are no more than texts."""
-    return [Line(one_line(one.name, LONGEST), one.xs, one.ys) for one in map(thinned, lines) if any(map(math.isfinite, one.ys))]
+    return [Line(one_line(one.name, LONGEST), one.xs, one.ys) for one in map(thinned, lines)
+            if any(map(math.isfinite, one.ys))]
 
 
 def _chart(drawn: Sequence[Line], x_title: str) -> tuple[svg.PlotArea, list[str]]:
@@ -79,7 +83,8 @@ def _chart(drawn: Sequence[Line], x_title: str) -> tuple[svg.PlotArea, list[str]
     for cls, one in zip(_classes(len(drawn)), drawn, strict=True):
         body.append(svg.line(frame, one.xs, one.ys, f"line {cls}", one.name))
         if len(one.xs) <= 60:
-            body += [_point(frame, x, y, cls, f"{one.name} {y:.6g} ({x_title} {x:g})") for x, y in zip(one.xs, one.ys, strict=True)
+            body += [_point(frame, x, y, cls, f"{one.name} {y:.6g} ({x_title} {x:g})")
+                     for x, y in zip(one.xs, one.ys, strict=True)
                      if math.isfinite(y)]
     return frame, body
 
@@ -94,4 +99,5 @@ def _point(frame: svg.PlotArea, x: float, y: float, cls: str, tip: str) -> str:
 
 def history_lines(history: Mapping[str, Sequence[float]], names: Sequence[str]) -> list[Line]:
     """The columns of a history that have numbers, over its epochs."""
-    return [Line(name.replace("_", " "), list(history["epoch"]), list(history[name])) for name in names if name in history]
+    return [Line(name.replace("_", " "), list(history["epoch"]), list(history[name])) for name in names
+            if name in history]

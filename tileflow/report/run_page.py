@@ -1,4 +1,5 @@
-"""report.html: the page of a training run, which stands alone: nothing is loaded, nothing runs, and names only ever become texts."""
+"""report.html: the page of a training run, which stands alone: nothing is loaded, nothing runs, and names only ever
+become texts."""
 from __future__ import annotations
 
 import base64
@@ -28,7 +29,8 @@ SETTINGS = 400
 
 @dataclass(frozen=True)
 class Example:
-    """A row of the test data with its loss; label, predicted: in words. input: numbers, drawn where they are an image's."""
+    """A row of the test data with its loss; label, predicted: in words. input: numbers, drawn where they are an
+    image's."""
 
     number: int
     loss: float
@@ -39,8 +41,8 @@ class Example:
 
 @dataclass
 class RunPage:
-    """What the page tells. history: figures by name, a number per epoch (NaN: none). losses, rates: over updates. confusion: [labels,
-    predicted]. facts: in words."""
+    """What the page tells. history: figures by name, a number per epoch (NaN: none). losses, rates: over updates.
+    confusion: [labels, predicted]. facts: in words."""
 
     title: str
     said: str
@@ -57,7 +59,8 @@ class RunPage:
 def render(page: RunPage) -> str:
     """The page, in less than `MOST` bytes: pictures are left out where they were too many."""
     sections = [_figures(page), _curves(page), _matrix(page), _settings(page)]
-    style = "\n" + "".join((Path(__file__).with_name(name)).read_text(encoding="utf-8") for name in ("statistics.css", "run.css"))
+    style = "\n" + "".join((Path(__file__).with_name(name)).read_text(encoding="utf-8")
+                           for name in ("statistics.css", "run.css"))
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
     title = _text(page.title)
@@ -87,7 +90,8 @@ def _number(x: float) -> str:
 
 def _figures(page: RunPage) -> str:
     names = [n for n, column in page.history.items() if any(math.isfinite(x) for x in column)][:24]
-    cards = "".join(f'<div class="kpi"><b>{_text(value)}</b><span>{_text(name)}</span></div>' for name, value in page.facts.items())
+    cards = "".join(f'<div class="kpi"><b>{_text(value)}</b><span>{_text(name)}</span></div>'
+                    for name, value in page.facts.items())
     head = "".join(f"<th>{_text(n.replace('_', ' '))}</th>" for n in names)
     shown = list(zip(*(page.history[n] for n in names), strict=True))
     more = f"The last 200 of {len(shown)} epochs." if len(shown) > 200 else ""
@@ -100,7 +104,8 @@ def _curves(page: RunPage) -> str:
     metrics = [n for n in page.history if n.startswith("test_") and n not in ("test_loss", "test_accuracy")]
     return "".join((
         _section("Loss", curves("Loss over epochs", history_lines(page.history, ["loss", "test_loss"]), "epoch")),
-        _section("Accuracy and metrics", curves("Metrics over epochs", history_lines(page.history, ["accuracy", "test_accuracy", *metrics[:6]]),
+        _section("Accuracy and metrics",
+                 curves("Metrics over epochs", history_lines(page.history, ["accuracy", "test_accuracy", *metrics[:6]]),
                                                 "epoch")),
         _section("Loss of each update", curves("Loss over updates", [page.losses], "update")),
         _section("Learning rate", curves("Learning rate over updates", [page.rates], "update"))))
@@ -117,8 +122,10 @@ def _matrix(page: RunPage) -> str:
         total = max(1, int(row.sum()))
         cells = "".join(f'<td class="s{round(10 * int(n) / total)}">{int(n) or ""}</td>' for n in row)
         rows.append(f"<tr><th>{name}</th>{cells}</tr>")
-    return _section("Which class is taken for which", f'<div class="scroll"><table class="matrix"><thead><tr><th></th>{head}</tr></thead><tbody>'
-                    f"{''.join(rows)}</tbody></table></div>", "Rows are labels, columns what the model chose, on the test data.")
+    return _section("Which class is taken for which",
+                    f'<div class="scroll"><table class="matrix"><thead><tr><th></th>{head}</tr></thead><tbody>'
+                    f"{''.join(rows)}</tbody></table></div>",
+                    "Rows are labels, columns what the model chose, on the test data.")
 
 
 def _worst(page: RunPage, room: int) -> str:
@@ -131,7 +138,8 @@ def _worst(page: RunPage, room: int) -> str:
             step = math.ceil(max(pixels.shape[:2]) / PICTURE)
             data = base64.b64encode(png(np.ascontiguousarray(pixels[::step, ::step]))).decode()
             image = f'<img alt="row {example.number}" src="data:image/png;base64,{data}">'
-        words = "".join(f"<br>{what} {_text(value)}" for what, value in (("label", example.label), ("chosen", example.predicted)) if value)
+        words = "".join(f"<br>{what} {_text(value)}" for what, value in (("label", example.label),
+                                                                         ("chosen", example.predicted)) if value)
         cell = f"<div>{image}row {example.number}<br>loss {_number(example.loss)}{words}</div>"
         room -= len(cell.encode())
         if room < 100_000:

@@ -1,4 +1,5 @@
-"""Weights that are averages for a while, or for good: what a run measures and writes where the optimizer keeps averages."""
+"""Weights that are averages for a while, or for good: what a run measures and writes where the optimizer keeps
+averages."""
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -83,14 +83,20 @@ class Evaluator:
         self._evaluation: EvaluationModel | None = None
         self._loader: DataLoader | None = None
 
-    def measure(self, data: Dataset) -> dict[str, float | None] | None:
-        """`loss` (the mean over all that counts) and the metrics by name, None where not defined; None where `stop` became true.
+    def find(self, data: Dataset) -> None:
+        """Look for findings in data, of the weights as they are now, where the last measurement was of others."""
+        if self.findings is None or self.version != self.model.source.session.version:
+            self.measure(data, ())
+
+    def measure(self, data: Dataset, metrics: tuple[str | Function, ...] | None = None) -> dict[str, float | None] | None:
+        """`loss` (the mean over all that counts) and the metrics by name (by default those of all measurements), None where not defined; None
+        where `stop` became true.
 
         Every row counts: the last batch is filled up where the loss has a value for each row, and a shorter one where it has not.
         """
         evaluation = self.prepare(data)
         loader = self._loader_of(data, evaluation)
-        collector = Collector(self.metrics, evaluation.view, self.model.loss_name)
+        collector = Collector(self.metrics if metrics is None else metrics, evaluation.view, self.model.loss_name)
         findings, self.findings = Findings(evaluation.view), None
         total = weight = 0.0
         seen = 0

@@ -17,7 +17,8 @@ ELEMENTS = 1 << 16
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the test data. label, predicted: class numbers, or numbers; input: the first input's, None where it is long."""
+    """A row of the test data. label, predicted: class numbers, or numbers; input: the first input's, None where it is
+    long."""
 
     number: int
     loss: float
@@ -28,13 +29,15 @@ class Row:
 
 @dataclass
 class Findings:
-    """Of one pass over test data. confusion: int64 [labels, predicted classes], where there are few classes and one label for each row."""
+    """Of one pass over test data. confusion: int64 [labels, predicted classes], where there are few classes and one
+    label for each row."""
 
     view: OutputMeaning | None
     confusion: np.ndarray | None = None
     worst: list[Row] = field(default_factory=list)
 
-    def update(self, first: int, batch: Sequence[np.ndarray], output: np.ndarray, losses: np.ndarray, labels: np.ndarray | None) -> None:
+    def update(self, first: int, batch: Sequence[np.ndarray], output: np.ndarray, losses: np.ndarray,
+               labels: np.ndarray | None) -> None:
         """A batch, whose first row has the number `first`. losses: one of each row."""
         view, predicted = self.view, None
         if view is not None and output.ndim == 2 and (view.task != "classes" or view.axis in (1, -1)):
@@ -56,14 +59,16 @@ class Findings:
         pairs = labels[counts].astype(np.int64) * classes + predicted[counts].astype(np.int64)
         self.confusion += np.bincount(pairs, minlength=classes * classes).reshape(classes, classes)
 
-    def _keep(self, first: int, batch: Sequence[np.ndarray], losses: np.ndarray, labels: np.ndarray | None, predicted: np.ndarray | None) -> None:
+    def _keep(self, first: int, batch: Sequence[np.ndarray], losses: np.ndarray, labels: np.ndarray | None,
+              predicted: np.ndarray | None) -> None:
         """The worst of those that were kept and of these; of equal ones the first."""
         finite = np.where(np.isnan(losses), -np.inf, losses)
         least = self.worst[-1].loss if len(self.worst) >= WORST else -np.inf
         order = np.argsort(-finite, kind="stable")[:WORST]
         for i in order[finite[order] > least]:
             small = batch[0][i].size <= ELEMENTS
-            self.worst.append(Row(first + int(i), float(losses[i]), _one(labels, i), _one(predicted, i), batch[0][i].copy() if small else None))
+            self.worst.append(Row(first + int(i), float(losses[i]), _one(labels, i), _one(predicted, i),
+                                  batch[0][i].copy() if small else None))
         self.worst = sorted(self.worst, key=lambda row: (-row.loss, row.number))[:WORST]
 
 

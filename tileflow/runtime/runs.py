@@ -61,12 +61,15 @@ def read_run(folder: Path) -> DoneRun:
         raise CheckpointError(f"{shown} holds no run: its {METRICS} cannot be read ({error.strerror or error}).") from None
     except (ValueError, RecursionError):
         raise CheckpointError(f"{shown}: its {METRICS} is damaged.") from None
-    if not isinstance(content, dict) or not isinstance(content.get("epochs"), list) or not all(isinstance(e, dict) for e in content["epochs"]):
+    listed = content.get("epochs") if isinstance(content, dict) else None
+    if not isinstance(listed, list) or not all(isinstance(e, dict) for e in listed):
         raise CheckpointError(f"{shown}: its {METRICS} tells of no epochs.")
-    epochs = tuple({str(n): float(x) for n, x in e.items() if (isinstance(x, (int, float)) and not isinstance(x, bool) and abs(x) < 1e300) or x != x}
-                   for e in content["epochs"])
+    epochs = tuple({str(n): float(x) for n, x in e.items()
+                    if (isinstance(x, (int, float)) and not isinstance(x, bool) and abs(x) < 1e300) or x != x}
+                   for e in listed)
     updates, settings = content.get("updates"), content.get("options")
-    return DoneRun(folder, updates if type(updates) is int and 0 <= updates < 2**63 else 0, epochs, str(content.get("ended_early") or ""),
+    return DoneRun(folder, updates if type(updates) is int and 0 <= updates < 2**63 else 0, epochs,
+                   str(content.get("ended_early") or ""),
                    settings if isinstance(settings, dict) else {})
 
 

@@ -1,4 +1,5 @@
-"""Averages of weights (an optimizer's `average`): how much of the average stays at each update; and rates of layers that wait."""
+"""Averages of weights (an optimizer's `average`): how much of the average stays at each update; and rates of layers
+that wait."""
 from __future__ import annotations
 
 import math
@@ -10,8 +11,8 @@ from .base import Number, Run, Schedule, check, check_inner, is_count, is_number
 
 @dataclass(frozen=True)
 class ema(Schedule):
-    """The exponential moving average, average = decay * average + (1 - decay) * weight after every update from `start` on (torch's
-    `get_ema_multi_avg_fn`); before, and after the first update, it is the weight itself."""
+    """The exponential moving average, average = decay * average + (1 - decay) * weight after every update from `start`
+    on (torch's `get_ema_multi_avg_fn`); before, and after the first update, it is the weight itself."""
 
     decay: float = 0.999
     start: int = 0
@@ -26,10 +27,11 @@ class ema(Schedule):
 
 @dataclass(frozen=True)
 class swa(Schedule):
-    """Stochastic weight averaging: the mean of the weights at the end of each epoch (or of every so many updates) from `start` on (torch's
-    `AveragedModel`); before, it is the weight itself.
+    """Stochastic weight averaging: the mean of the weights at the end of each epoch (or of every so many updates) from
+    `start` on (torch's `AveragedModel`); before, it is the weight itself.
 
-    start: a number of updates, or below 1 a share of the run. every: by default those of an epoch, where they are known, else 1.
+    start: a number of updates, or below 1 a share of the run. every: by default those of an epoch, where they are
+    known, else 1.
     """
 
     start: float = 0.75
@@ -38,7 +40,8 @@ class swa(Schedule):
     def __post_init__(self) -> None:
         check(self, "start", is_number(self.start, 0) and (self.start < 1 or self.start == int(self.start)),
               "a whole number of updates >= 0, or a share of the run below 1")
-        check(self, "every", self.every is None or is_count(self.every), "a number of updates >= 1, or None for an epoch's")
+        check(self, "every", self.every is None or is_count(self.every),
+              "a number of updates >= 1, or None for an epoch's")
 
     def _follows_run(self) -> bool:
         return 0 < self.start < 1
@@ -62,7 +65,9 @@ class swa(Schedule):
 class unfreeze(Schedule):
     """0 before an update, then a rate from its own start: for groups of layers that are trained one after the other.
 
-        AdamW(lr=1e-3, groups=[{"params": "layer1.*", "lr": schedules.per_epoch(schedules.unfreeze(1e-4, 2))}])       after two epochs
+        AdamW(lr=1e-3, groups=[{"params": "layer1.*", "lr": schedules.per_epoch(schedules.unfreeze(1e-4, 2))}])
+
+    trains layer1 from the third epoch on.
     """
 
     lr: Number

@@ -1,4 +1,5 @@
-"""Callbacks: what watches and steers a run, with the field's names; a file each, and `base.py` is all that the loop knows of them."""
+"""Callbacks: what watches and steers a run, with the field's names; a file each, and `base.py` is all that the loop
+knows of them."""
 from .base import Callback
 from .early_stopping import EarlyStopping
 from .lambdas import LambdaCallback

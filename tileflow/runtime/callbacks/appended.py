@@ -1,4 +1,5 @@
-"""Tables that a run appends to in its folder: on the disk before the checkpoint that counts on them, and cut back to it where the run goes on."""
+"""Tables that a run appends to in its folder: on the disk before the checkpoint that counts on them, and cut back to it
+where the run goes on."""
 from __future__ import annotations
 
 import os
@@ -17,8 +18,9 @@ WAITING = 1 << 20
 
 
 class AppendedFile(Callback):
-    """A file in the run's folder that gets rows. `put` them in hooks: they reach the disk at the end of an epoch, after an evaluation and
-    before a checkpoint. A run that goes on from a checkpoint has the rows that were there then, and no others."""
+    """A file in the run's folder that gets rows. `put` them in hooks: they reach the disk at the end of an epoch, after
+    an evaluation and before a checkpoint. A run that goes on from a checkpoint has the rows that were there then, and
+    no others."""
 
     remembered: ClassVar[tuple[str, ...]] = ("length",)
     transient: ClassVar[tuple[str, ...]] = ("waiting",)
@@ -61,7 +63,7 @@ class AppendedFile(Callback):
             return b""
         try:
             with open_regular(self.path) as file:
-                return bytes(file.read(self.length))
+                return bytes(file.read(min(self.length, os.fstat(file.fileno()).st_size)))
         except OSError as error:
             raise CheckpointError(f"The log {self.path} cannot be read: {error.strerror or error}.") from None
 

@@ -7,8 +7,8 @@ from .logs import Logs
 
 
 class AveragedWeights(Callback):
-    """A run whose optimizer keeps averages of its weights ends with these: they are what is measured on the way, and what trained files and the
-    result have. The run's checkpoint has the weights as well, to go on from."""
+    """A run whose optimizer keeps averages of its weights ends with these: they are what is measured on the way, and
+    what trained files and the result have. The run's checkpoint has the weights as well, to go on from."""
 
     def on_train_end(self, logs: Logs) -> None:
         session = self.run.model.source.session

@@ -10,7 +10,8 @@ import numpy as np
 from .logs import Logs
 from .run import TrainingRun
 
-HOOKS = ("on_train_begin", "on_train_end", "on_epoch_begin", "on_epoch_end", "on_train_batch_end", "on_evaluate_end", "on_save", "on_exception",
+HOOKS = ("on_train_begin", "on_train_end", "on_epoch_begin", "on_epoch_end", "on_train_batch_end", "on_evaluate_end",
+         "on_save", "on_exception",
          "on_compile", "on_message")
 """The moments that callbacks may be told of."""
 
@@ -18,11 +19,13 @@ HOOKS = ("on_train_begin", "on_train_end", "on_epoch_begin", "on_epoch_end", "on
 class Callback:
     """Something that watches a run and steers it. Override the hooks that matter; all others cost nothing.
 
-    A call of the engine does `device_iterations` updates, so `on_train_batch_end` is called once for several of them, and told the
-    loss of each as an array. After a call comes the evaluation where one is due, then the callbacks in their order, then what they
-    asked to be saved, then the run's checkpoint: every file holds the states that all callbacks have come to by then.
+    A call of the engine does `device_iterations` updates, so `on_train_batch_end` is called once for several of them,
+    and told the loss of each as an array. After a call comes the evaluation where one is due, then the callbacks in
+    their order, then what they asked to be saved, then the run's checkpoint: every file holds the states that all
+    callbacks have come to by then.
 
-    Epochs are counted from 0 in hooks, and `logs` are figures by name, both as in Keras. `self.run` is the run (`TrainingRun`).
+    Epochs are counted from 0 in hooks, and `logs` are figures by name, both as in Keras. `self.run` is the run
+    (`TrainingRun`).
     """
 
     run: TrainingRun
@@ -42,16 +45,17 @@ class Callback:
         """An epoch begins; not where a run goes on in the middle of one."""
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
-        """An epoch is over and, where there are test data, measured: loss, accuracy, test_loss (val_loss), the metrics as test_f1 and
-        so on, learning_rate. What is not defined is left out."""
+        """An epoch is over and, where there are test data, measured: loss, accuracy, test_loss (val_loss), the metrics
+        as test_f1 and so on, learning_rate. What is not defined is left out."""
 
     def on_train_batch_end(self, batch: int, logs: Logs) -> None:
-        """A call is done, the `batch`-th of its epoch: loss (its mean), losses and learning_rates (float64 [updates], one of each
-        update, NaN of one that was skipped), accuracy where it is measured, samples. The last of these updates is
-        `self.run.updates`, counted from 1."""
+        """A call is done, the `batch`-th of its epoch: loss (its mean), losses and learning_rates (float64 [updates],
+        one of each update, NaN of one that was skipped), accuracy where it is measured, samples. The last of these
+        updates is `self.run.updates`, counted from 1."""
 
     def on_evaluate_end(self, logs: Logs) -> None:
-        """The test data are measured, at the end of an epoch or where eval_every asks for it: test_loss and the metrics."""
+        """The test data are measured, at the end of an epoch or where eval_every asks for it: test_loss and the
+        metrics."""
 
     def on_save(self, path: Path) -> None:
         """A checkpoint is about to be written to `path`: what must be on the disk before it is written now."""
@@ -66,8 +70,8 @@ class Callback:
         """There is something to tell of data, model or run, also before the run begins."""
 
     def next_update(self, updates: int) -> int | None:
-        """The next update after `updates` at which the callback is to have the word: a call ends there, however many updates it would
-        have had. None: at the end of each call."""
+        """The next update after `updates` at which the callback is to have the word: a call ends there, however many
+        updates it would have had. None: at the end of each call."""
         return None
 
     def __repr__(self) -> str:

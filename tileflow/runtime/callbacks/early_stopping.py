@@ -17,7 +17,8 @@ WEIGHTS = "weights."
 
 @dataclass
 class EarlyStopping(Monitored):
-    """Ends the run when a figure has not become better for `patience` epochs, by the rules of Keras' EarlyStopping. (With eval_every, and a
+    """Ends the run when a figure has not become better for `patience` epochs, by the rules of Keras' EarlyStopping.
+    (With eval_every, and a
     figure of the test data: for so many evaluations.)
 
     Args:
@@ -25,8 +26,8 @@ class EarlyStopping(Monitored):
         min_delta: an absolute change of less is no improvement.
         patience: epochs without improvement after which the run ends.
         baseline: only improvements on it count anew.
-        restore_best_weights: the run ends with the weights of its best epoch, whoever ends it. The run's checkpoint keeps the last
-            ones, to go on from.
+        restore_best_weights: the run ends with the weights of its best epoch, whoever ends it. The run's checkpoint
+            keeps the last ones, to go on from.
         start_from_epoch: epochs at the start that do not count.
     """
 

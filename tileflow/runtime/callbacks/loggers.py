@@ -22,8 +22,8 @@ def _number(x: float) -> str:
 
 
 class JSONLogger(AppendedFile):
-    """`log.jsonl`: a line of JSON for each update (update, loss, learning_rate), each evaluation and each epoch (epoch, update and all
-    figures); `null` for what is no finite number. Every run has one."""
+    """`log.jsonl`: a line of JSON for each update (update, loss, learning_rate), each evaluation and each epoch (epoch,
+    update and all figures); `null` for what is no finite number. Every run has one."""
 
     def __init__(self, name: str = JSON_LOG) -> None:
         super().__init__(name)
@@ -49,8 +49,8 @@ class JSONLogger(AppendedFile):
 
 
 class CSVLogger(AppendedFile):
-    """`log.csv`: a row for each epoch, its columns the figures of the first one: epoch, updates, loss, accuracy, test_loss and so on. What
-    later epochs lack is empty."""
+    """`log.csv`: a row for each epoch, its columns the figures of the first one: epoch, updates, loss, accuracy,
+    test_loss and so on. What later epochs lack is empty."""
 
     def __init__(self, name: str = CSV_LOG, separator: str = ",") -> None:
         super().__init__(name)

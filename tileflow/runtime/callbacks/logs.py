@@ -5,7 +5,8 @@ from typing import Any
 
 
 class Logs(dict[str, Any]):
-    """Figures by name. What was measured on the test data is `test_loss` and so on, and `val_loss` is another name of it."""
+    """Figures by name. What was measured on the test data is `test_loss` and so on, and `val_loss` is another name of
+    it."""
 
     def __missing__(self, name: str) -> Any:
         if name.startswith("val_"):

@@ -17,7 +17,8 @@ METRICS = "metrics.json"
 
 
 class MetricsFile(Callback):
-    """The file of a run's folder: the figures of all finished epochs, what was minimised, the learning rates, the settings.
+    """The file of a run's folder: the figures of all finished epochs, what was minimised, the learning rates, the
+    settings.
 
     reason: why it is this loss. options: those of the run as they were given.
     """
@@ -47,8 +48,10 @@ class MetricsFile(Callback):
             record = asdict(e) | {"samples_per_second": e.samples_per_second}
             records.append(record | {f"test_{name}": value for name, value in record.pop("test_metrics").items()})
         ended = {} if run.stopped is None else {"ended_early": run.stopped}
-        text = json.dumps({"schema": 1, "updates": run.updates, **ended, "loss": {**run.model.loss.describe(), "reason": self.reason},
-                           "epochs": records, "learning_rates": runs(run.rates), "options": _plain(self.options.to_dict())}, indent=2)
+        text = json.dumps({"schema": 1, "updates": run.updates, **ended,
+                           "loss": {**run.model.loss.describe(), "reason": self.reason},
+                           "epochs": records, "learning_rates": runs(run.rates),
+                           "options": _plain(self.options.to_dict())}, indent=2)
         atomic_write_bytes(run.folder / METRICS, text.encode(), follow=False)
         self.written = run.updates, len(run.history)
 

@@ -24,16 +24,18 @@ class Kept(NamedTuple):
 
 @dataclass
 class ModelCheckpoint(Monitored):
-    """Keeps checkpoints in the run's folder, each of which holds the whole run and can be resumed (`resume=path`), with Lightning's rules.
-    The run's own checkpoint, its last, is there anyway.
+    """Keeps checkpoints in the run's folder, each of which holds the whole run and can be resumed (`resume=path`), with
+    Lightning's rules. The run's own checkpoint, its last, is there anyway.
 
     Args:
         monitor: keep the checkpoints with the best values of it; None: the newest.
         save_top_k: how many are kept; -1: all.
         every_n_epochs: at the end of so many epochs.
-        every_n_updates: after so many updates instead, exactly. With a figure of the test data eval_every must divide it.
+        every_n_updates: after so many updates instead, exactly. With a figure of the test data eval_every must divide
+        it.
         onnx: keep the model as an ONNX file as well.
-        filename: a pattern of {epoch} and {updates}; by default `best` where one is kept by a figure, else `epoch=3-updates=1200`.
+        filename: a pattern of {epoch} and {updates}; by default `best` where one is kept by a figure, else
+        `epoch=3-updates=1200`.
     """
 
     monitor: str | None = None                                  # type: ignore[assignment]
@@ -51,7 +53,8 @@ class ModelCheckpoint(Monitored):
             super().__post_init__()
         elif self.save_top_k not in (-1, 0, 1):
             raise OptionError(f"ModelCheckpoint: without a figure to monitor save_top_k must be 1, the newest, -1, all, or 0, not {self.save_top_k}.")
-        if self.save_top_k < -1 or self.every_n_epochs < 1 or (self.every_n_updates is not None and self.every_n_updates < 1):
+        if self.save_top_k < -1 or self.every_n_epochs < 1 or (self.every_n_updates is not None
+                                                               and self.every_n_updates < 1):
             raise OptionError("ModelCheckpoint: save_top_k must be -1 or more, every_n_epochs and every_n_updates 1 or more.")
         kept_name(self._name(0, 0))
 

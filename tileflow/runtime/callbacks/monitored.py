@@ -13,8 +13,9 @@ MODES = ("auto", "min", "max")
 
 @dataclass
 class Monitored(Callback):
-    """Looks at `monitor` whenever it is measured: at the end of an epoch, and for figures of the test data with eval_every at each
-    evaluation. mode: whether its least (min) or greatest (max) value is best; auto knows that of losses and metrics with a name."""
+    """Looks at `monitor` whenever it is measured: at the end of an epoch, and for figures of the test data with
+    eval_every at each evaluation. mode: whether its least (min) or greatest (max) value is best; auto knows that of
+    losses and metrics with a name."""
 
     monitor: str = "val_loss"
     mode: str = "auto"

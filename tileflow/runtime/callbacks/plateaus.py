@@ -15,7 +15,8 @@ STATE, SETTINGS = ".schedule", ".settings"
 
 
 class PlateauSchedules(Callback):
-    """Tells the optimizer's `plateau` schedules the metric that each looks at: that of the test data, where there are any."""
+    """Tells the optimizer's `plateau` schedules the metric that each looks at: that of the test data, where there are
+    any."""
 
     def __init__(self, optimizer: Optimizer) -> None:
         self.optimizer = optimizer
@@ -42,7 +43,8 @@ class PlateauSchedules(Callback):
 
     def state(self) -> dict[str, Any]:
         found = remembered.with_state(self.optimizer)
-        return {name + STATE: schedule.state() for name, schedule in found.items()} | {name + SETTINGS: repr(s) for name, s in found.items()}
+        return {name + STATE: schedule.state() for name, schedule in found.items()} | {name + SETTINGS: repr(s)
+                                                                                       for name, s in found.items()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Schedules that have changed begin anew."""

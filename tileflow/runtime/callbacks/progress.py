@@ -44,7 +44,8 @@ class ProgressBar(Callback):
     def on_epoch_begin(self, epoch: int, logs: Logs) -> None:
         self.close()
         self._loss_sum, self._samples = 0.0, 0
-        self._bar = tqdm(total=self.run.batches or None, file=self.err, unit="batch", leave=False, disable=not self.bars,
+        self._bar = tqdm(total=self.run.batches or None, file=self.err, unit="batch", leave=False,
+                         disable=not self.bars,
                          desc=f"Epoch {epoch + 1}/{self.run.epochs}")
 
     def on_train_batch_end(self, batch: int, logs: Logs) -> None:
@@ -54,7 +55,8 @@ class ProgressBar(Callback):
         self._samples += samples
         if self._bar is not None and samples:
             accuracy = logs.get("accuracy")
-            shown = f"loss {self._loss_sum / self._samples:.4f}" + ("" if accuracy is None else f", accuracy {accuracy:.2%}")
+            shown = f"loss {self._loss_sum / self._samples:.4f}" + ("" if accuracy is None
+                                                                    else f", accuracy {accuracy:.2%}")
             shown += f", lr {self._rate:.3g}" if self._scheduled else ""
             self._bar.set_postfix_str(shown, refresh=False)
             self._bar.update(batch + 1 - self._bar.n)

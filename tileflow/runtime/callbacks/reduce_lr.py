@@ -10,8 +10,8 @@ from .monitored import Monitored
 
 @dataclass
 class ReduceLROnPlateau(Monitored):
-    """Multiplies the learning rate when a figure has not become better for `patience` epochs, by the rules of Keras' ReduceLROnPlateau.
-    (The schedule `plateau` does the same by PyTorch's.) The rate must be a number, not a schedule.
+    """Multiplies the learning rate when a figure has not become better for `patience` epochs, by the rules of Keras'
+    ReduceLROnPlateau. (The schedule `plateau` does the same by PyTorch's.) The rate must be a number, not a schedule.
 
     Args:
         monitor: `val_loss` (that of the test data), `loss`, or any other figure of an epoch.

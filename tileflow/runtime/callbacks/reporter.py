@@ -8,8 +8,9 @@ from .logs import Logs
 
 
 class Reports(Callback):
-    """Tells a reporter, an object with the methods say(sentence) and, as it likes, compiling(kernel, done, total), begin_epoch(epoch, epochs,
-    batches), batch(loss, accuracy, samples), learning_rate(rate) and end_epoch(record), what a run does. Epochs are counted from 1."""
+    """Tells a reporter, an object with the methods say(sentence) and, as it likes, compiling(kernel, done, total),
+    begin_epoch(epoch, epochs, batches), batch(loss, accuracy, samples), learning_rate(rate) and end_epoch(record), what
+    a run does. Epochs are counted from 1."""
 
 
     def __init__(self, reporter: Any) -> None:

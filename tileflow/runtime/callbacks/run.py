@@ -27,8 +27,8 @@ RATE = "lr"
 
 
 class Request(NamedTuple):
-    """A file to keep, or to take away. name: without its ending; "" stands for the run's own checkpoint. onnx: the model as an ONNX
-    file as well. gone: the files are to be removed."""
+    """A file to keep, or to take away. name: without its ending; "" stands for the run's own checkpoint. onnx: the
+    model as an ONNX file as well. gone: the files are to be removed."""
 
     name: str
     onnx: bool = False
@@ -39,8 +39,9 @@ class Request(NamedTuple):
 class TrainingRun:
     """A run as its callbacks see it.
 
-    model: what is trained, a `TrainingModel`. folder: the run's. epochs: how many there are to be. epoch: the number of the epoch at
-    hand, from 0. updates_per_epoch: None where data do not say how many rows they have. metrics: the newest figures by name.
+    model: what is trained, a `TrainingModel`. folder: the run's. epochs: how many there are to be. epoch: the number of
+    the epoch at hand, from 0. updates_per_epoch: None where data do not say how many rows they have. metrics: the
+    newest figures by name.
     history: the figures of finished epochs.
     measures: names of the figures that epochs have.
     """
@@ -82,29 +83,33 @@ class TrainingRun:
         return int(self.model.source.session.updates)
 
     def stop(self, reason: str) -> None:
-        """Let the run end here, as one that has done all its epochs does: after this moment's callbacks, with a checkpoint. `reason`
-        completes "The run ended early: …"."""
+        """Let the run end here, as one that has done all its epochs does: after this moment's callbacks, with a
+        checkpoint. `reason` completes "The run ended early: …"."""
         if self.stopped is None:
             self.stopped, self.stopped_by = str(reason), repr(self.at) if self.at is not None else ""
 
     def save(self, name: str = "", onnx: bool = False) -> None:
-        """Ask for a checkpoint, which is written once all callbacks of this moment have run, so that it holds all their states.
+        """Ask for a checkpoint, which is written once all callbacks of this moment have run, so that it holds all their
+        states.
 
         Args:
-            name: the file is `<folder>/<name>.safetensors`, which train(resume=path) goes on from; by default the run's own.
+            name: the file is `<folder>/<name>.safetensors`, which train(resume=path) goes on from; by default the run's
+            own.
             onnx: write `<name>.onnx`, the model with these weights, as well.
         """
         self.requests.append(Request(kept_name(name) if name else "", onnx))
 
     def discard(self, name: str) -> None:
-        """Ask for the files that `save(name)` wrote to be removed, after those that are asked for meanwhile are there."""
+        """Ask for the files that `save(name)` wrote to be removed, after those that are asked for meanwhile are
+        there."""
         self.requests.append(Request(kept_name(name), gone=True))
 
     @property
     def learning_rate(self) -> float:
         """The rate of the next update (of the first group of weights).
 
-        Set, it holds from the next update on, and the rates of other groups change in proportion; a checkpoint keeps it.
+        Set, it holds from the next update on, and the rates of other groups change in proportion; a checkpoint keeps
+        it.
 
         Raises:
             OptionError: it is set, and follows a schedule, which would set it again.

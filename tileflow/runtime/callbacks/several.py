@@ -1,4 +1,5 @@
-"""Several callbacks as one: each is told of every moment, and what all have come to goes into checkpoints and out of them."""
+"""Several callbacks as one: each is told of every moment, and what all have come to goes into checkpoints and out of
+them."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
@@ -57,8 +58,8 @@ class Callbacks:
             self._before[name] = {n: x for n, x in vars(callback).items() if n != "run"}
 
     def call(self, hook: str, *told: Any) -> None:
-        """Tell each of a moment. One that fails keeps no other from being told, so that all have come equally far; the first error is raised
-        then."""
+        """Tell each of a moment. One that fails keeps no other from being told, so that all have come equally far; the
+        first error is raised then."""
         failed: Exception | None = None
         for callback in self._heard[hook]:
             if self._run is not None:
@@ -86,7 +87,8 @@ class Callbacks:
 
     def next_update(self, updates: int) -> int | None:
         """The first update after `updates` at which one of them is to have the word."""
-        return min((at for c in self._asking if (at := c.next_update(updates)) is not None and at > updates), default=None)
+        return min((at for c in self._asking if (at := c.next_update(updates)) is not None and at > updates),
+                   default=None)
 
     # ---- in and out of checkpoints
 
@@ -107,7 +109,8 @@ class Callbacks:
             arrays |= {f"{TENSOR}.{key}.{n}": x for n, x in state.items() if isinstance(x, np.ndarray)}
         return plain, arrays
 
-    def restore(self, where: Any, plain: Mapping[str, Mapping[str, Any]], tensors: Mapping[str, np.ndarray]) -> list[str]:
+    def restore(self, where: Any, plain: Mapping[str, Mapping[str, Any]],
+                tensors: Mapping[str, np.ndarray]) -> list[str]:
         """Take over what a checkpoint (`where` it is) holds; sentences on what does not go on.
 
         Raises:
@@ -116,7 +119,8 @@ class Callbacks:
         said = []
         for key, callback in self._all.items():
             start = f"{TENSOR}.{key}."
-            state = {**plain.get(key, {}), **{n.removeprefix(start): x for n, x in tensors.items() if n.startswith(start)}}
+            state = {**plain.get(key, {}), **{n.removeprefix(start): x for n, x in tensors.items()
+                                              if n.startswith(start)}}
             if key not in plain:
                 if callback.state():
                     said.append(f"The checkpoint knows nothing of the callback {key}, which begins anew.")
@@ -135,7 +139,8 @@ class Callbacks:
             cls, before = type(callback), self._before.get(key)
             if before is None or cls.state is not Callback.state or cls.remembered:
                 continue
-            changed = [n for n, x in vars(callback).items() if n != "run" and n not in cls.transient and _differs(before.get(n), x)]
+            changed = [n for n, x in vars(callback).items() if n != "run" and n not in cls.transient
+                       and _differs(before.get(n), x)]
             if changed:
                 del self._before[key]
                 found.append(f"Callback {key} changes {', '.join(changed)} and has no state(): where the run is resumed, it begins anew. Give it "

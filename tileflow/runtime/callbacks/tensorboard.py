@@ -19,9 +19,10 @@ PICTURES = 8
 
 
 class TensorBoardLogger(AppendedFile):
-    """Events for TensorBoard, in `tensorboard/` of the run's folder: loss and learning rate after every so many updates, all figures of
-    evaluations and epochs, the settings as hyperparameters, magnitudes of gradients and weights where the option statistics measures them, and,
-    where inputs are images, the first of them. `tensorboard --logdir runs` compares runs.
+    """Events for TensorBoard, in `tensorboard/` of the run's folder: loss and learning rate after every so many
+    updates, all figures of evaluations and epochs, the settings as hyperparameters, magnitudes of gradients and weights
+    where the option statistics measures them, and, where inputs are images, the first of them. `tensorboard --logdir
+    runs` compares runs.
 
     Args:
         every: updates between two losses.
@@ -48,7 +49,8 @@ class TensorBoardLogger(AppendedFile):
         super().on_train_begin(logs)
         if not self.length:
             self._put(file_version="brain.Event:2")
-            settings = {n: x if isinstance(x, (bool, int, float)) else one_line(x) for n, x in self.run.options.to_dict().items() if x is not None}
+            settings = {n: x if isinstance(x, (bool, int, float)) else one_line(x)
+                        for n, x in self.run.options.to_dict().items() if x is not None}
             for one in self._summary.hparams(settings, dict.fromkeys(map(one_line, self.run.measures), 0.0)):
                 self._put(summary=one)
             self._pictures()
@@ -62,18 +64,22 @@ class TensorBoardLogger(AppendedFile):
         for i, row in enumerate(self.run.example(PICTURES)):
             pixels = picture(row)
             if pixels is not None:
-                image = self._protos.Summary.Image(height=pixels.shape[0], width=pixels.shape[1], colorspace=1 if pixels.ndim == 2 else 3,
+                image = self._protos.Summary.Image(height=pixels.shape[0], width=pixels.shape[1],
+                                                   colorspace=1 if pixels.ndim == 2 else 3,
                                                    encoded_image_string=png(pixels))
-                self._put(summary=self._protos.Summary(value=[self._protos.Summary.Value(tag=f"inputs/{i}", image=image)]))
+                self._put(summary=self._protos.Summary(value=[self._protos.Summary.Value(tag=f"inputs/{i}",
+                                                                                         image=image)]))
 
     def _put(self, **event: Any) -> None:
-        """An event (of the last update, where it does not say) as a record: its length, a checksum of that, itself, a checksum."""
+        """An event (of the last update, where it does not say) as a record: its length, a checksum of that, itself, a
+        checksum."""
         data = self._event(**{"wall_time": time.time(), "step": self.run.updates, **event}).SerializeToString()
         length = struct.pack("<Q", len(data))
         self.put(length + struct.pack("<I", self._checksum(length)) + data + struct.pack("<I", self._checksum(data)))
 
     def _scalars(self, figures: Mapping[str, float], start: str = "") -> None:
-        values = [self._protos.Summary.Value(tag=start + one_line(name), simple_value=float(x)) for name, x in figures.items()
+        values = [self._protos.Summary.Value(tag=start + one_line(name), simple_value=float(x))
+                  for name, x in figures.items()
                   if isinstance(x, (int, float))]
         if values:
             self._put(summary=self._protos.Summary(value=values))
@@ -93,7 +99,8 @@ class TensorBoardLogger(AppendedFile):
         histogram = self._protos.HistogramProto(min=t.smallest, max=t.largest, num=t.elements, sum_squares=t.norm ** 2,
                                                 bucket_limit=[limits[0] if limits else 1.0, *(2 * x for x in limits)],
                                                 bucket=[t.zeros, *t.exponents.values()])
-        return self._protos.Summary(value=[self._protos.Summary.Value(tag=f"{t.kind}/{one_line(t.name)}", histo=histogram)])
+        return self._protos.Summary(value=[self._protos.Summary.Value(tag=f"{t.kind}/{one_line(t.name)}",
+                                                                      histo=histogram)])
 
     def on_evaluate_end(self, logs: Logs) -> None:
         self._scalars(logs, "evaluation/")

@@ -14,8 +14,9 @@ class Tracker(Callback):
 
         Tracker(wandb, project="mnist", name="first")
 
-    It gets the run's options as `config`, loss and learning rate after every so many updates, and all figures of evaluations and epochs, each
-    with the update as `step`. What it was told stays with it: a run that goes on from a checkpoint tells later steps once more.
+    It gets the run's options as `config`, loss and learning rate after every so many updates, and all figures of
+    evaluations and epochs, each with the update as `step`. What it was told stays with it: a run that goes on from a
+    checkpoint tells later steps once more.
 
     Args:
         tool: the module, or any object with init(**settings), log(figures, step=...) and finish().
@@ -37,13 +38,15 @@ class Tracker(Callback):
 
     def on_train_begin(self, logs: Logs) -> None:
         folder = self.run.folder.resolve()
-        self.tool.init(**{"project": folder.parent.name or "tileflow", "name": folder.name, "config": self.run.options.to_dict(), **self.settings})
+        self.tool.init(**{"project": folder.parent.name or "tileflow", "name": folder.name,
+                          "config": self.run.options.to_dict(), **self.settings})
         self.open = True
 
     def on_train_batch_end(self, batch: int, logs: Logs) -> None:
         first = self.run.updates - len(logs["losses"]) + 1
         for i in range(-first % self.every, len(logs["losses"]), self.every):
-            self.tool.log({"update_loss": float(logs["losses"][i]), "learning_rate": float(logs["learning_rates"][i])}, step=first + i)
+            self.tool.log({"update_loss": float(logs["losses"][i]), "learning_rate": float(logs["learning_rates"][i])},
+                          step=first + i)
 
     def on_evaluate_end(self, logs: Logs) -> None:
         if self.run.updates_in_epoch:                           # at the end of an epoch its figures are all of them
