@@ -336,3 +336,30 @@ def test_the_engine_never_imports_torch_and_the_bridge_says_how_to_get_it(tmp_pa
     )
     assert done.returncode == 0, done.stderr
     assert "pip install 'tileflow-engine[torch]'" in done.stdout
+
+
+class Counting(nn.Module):
+    """Counts its calls in a Python number, on which results depend or not."""
+
+    def __init__(self, reads: bool) -> None:
+        super().__init__()
+        self.f, self.calls, self.reads = nn.Linear(4, 3), 0, reads
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return nn.functional.mse_loss(self.f(x) * (1 + 0.1 * self.calls if self.reads else 1), y)
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_numbers_that_forward_changes_are_refused_where_results_depend_on_them(reads: bool):
+    """An export has them as they were at the first call, at every call."""
+    net = Counting(reads)
+    model = tileflow.torch.training_model(net, optimizer=torch.optim.SGD(net.parameters(), lr=0.1))
+    x, y = torch.randn(8, 4), torch.randn(8, 3)
+    if reads:
+        with pytest.raises(UnsupportedError, match=r"forward\(\) changes calls, no tensors, .* keep them in buffers"):
+            model(x, y)
+        assert net.calls == 0
+    else:
+        first = model(x, y)
+        assert model(x, y) < first

@@ -86,7 +86,7 @@ def check(
             )
             if not _near(ours, want, CLOSE * _spacing(want) + FAR * error):
                 raise UnsupportedError(
-                    _sentence(module, form, given, made, imported, weights, host, name, ours, want, known is None)
+                    _sentence(module, given, made, imported, weights, host, name, ours, want, None if known else seen)
                 )
 
 
@@ -170,7 +170,6 @@ def _in_float64(
 
 def _sentence(
     module: torch.nn.Module,
-    form: Form,
     tensors: Sequence[torch.Tensor],
     made: Exported,
     imported: Imported,
@@ -179,9 +178,13 @@ def _sentence(
     name: str,
     ours: np.ndarray,
     want: np.ndarray,
-    second: bool,
+    first: Observed | None,
 ) -> str:
-    """What departs, by how much, and where it begins."""
+    """What departs, by how much, and where it begins.
+
+    Args:
+        first: of the second call: what the first one did.
+    """
     far: tuple[Any, ...] = ()
     if ours.shape == want.shape:
         distance = np.nan_to_num(np.abs(ours.astype(np.float64) - want.astype(np.float64)), nan=np.inf)
@@ -190,9 +193,14 @@ def _sentence(
     begins = _begins(module, tensors, made, imported, weights, host)
     if begins:
         begins = f" It begins at the node {one_line(begins, LONGEST)}, which the exporter wrote otherwise."
-    elif second and name.startswith(BUFFER):
+    elif first is not None and name.startswith(BUFFER):
         begins = " In the call before it was the same: the exporter lost how forward() writes it from what it was."
-    elif second:
+    elif first is not None and first.values:
+        begins = (
+            f" In the call before it was the same: forward() changes {one_line(', '.join(sorted({n for _, n in first.values})), LONGEST)}, "
+            "no tensors, and they were compiled in as they were; keep them in buffers."
+        )
+    elif first is not None:
         begins = (
             " On the inputs of the call it is the same: a buffer that forward() writes, or what Python computed from a "
             "tensor, was compiled in as a constant."

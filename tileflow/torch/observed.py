@@ -21,6 +21,8 @@ class Observed:
     results: how the first are nested. own: how many these are. losses: the places among the tensors of what functions
     that are losses gave.
     drew: numbers would have been drawn, and were not.
+    values: what it made of plain attributes (numbers, texts, None), by the path of the module and the name: an export
+    has them as they were.
     """
 
     results: Results
@@ -29,6 +31,7 @@ class Observed:
     losses: tuple[int, ...]
     written: Mapping[str, torch.Tensor]
     drew: bool
+    values: Mapping[tuple[str, str], Any]
 
 
 def returned_by(call: Callable[[], Any], training: bool) -> tuple[Results, list[torch.Tensor], int, tuple[int, ...]]:
@@ -46,8 +49,8 @@ def returned_by(call: Callable[[], Any], training: bool) -> tuple[Results, list[
 
 def observe(module: torch.nn.Module, form: Form, tensors: Sequence[torch.Tensor], training: bool,
             after: Observed | None = None) -> Observed:
-    """Call the module, without gradients and draws, on tensors of its own; with buffers as they were `after` another
-    call.
+    """Call the module, without gradients and draws, on tensors of its own; with buffers and plain attributes as they
+    were `after` another call.
 
     Raises:
         UnsupportedError: it writes its parameters.
@@ -59,6 +62,9 @@ def observe(module: torch.nn.Module, form: Form, tensors: Sequence[torch.Tensor]
             for name, b in module.named_buffers():
                 if after is not None and name in after.written:
                     b.copy_(after.written[name])
+        for (path, name), value in ({} if after is None else after.values).items():
+            module.get_submodule(path).__dict__[name] = value
+        plain = _plain(module)
         before = {name: b.detach().clone() for name, b in module.named_buffers()}
         with torch.no_grad(), WithoutDraws() as draws:
             results, returned, own, losses = returned_by(lambda: module(*args, **kwargs), training)
@@ -67,10 +73,17 @@ def observe(module: torch.nn.Module, form: Form, tensors: Sequence[torch.Tensor]
         written = {name: b.detach().clone() for name, b in changed.items()} | ({} if after is None else {
             name: now[name].detach().clone() for name in after.written if name not in changed})
         kept = tuple(t.detach().clone() for t in returned)
+        values = {where: value for where, value in _plain(module).items() if where in plain and plain[where] != value}
     for name, p, version in parameters:
         if p._version != version:
             raise UnsupportedError(
                 f"{type(module).__name__}.forward() writes the parameter {name!r}, and the optimizer does; let it be a "
                 "buffer (register_buffer), or compute with the new value under another name."
             )
-    return Observed(results, kept, own, losses, written, draws.drew)
+    return Observed(results, kept, own, losses, written, draws.drew, values)
+
+
+def _plain(module: torch.nn.Module) -> dict[tuple[str, str], Any]:
+    """Attributes that are numbers, texts or None, by the path of their module and their name."""
+    return {(path, name): value for path, m in module.named_modules() for name, value in vars(m).items()
+            if value is None or isinstance(value, bool | int | float | str)}
