@@ -4,6 +4,7 @@ from __future__ import annotations
 import copy
 import io
 import os
+import pickle
 import subprocess
 import sys
 from typing import Any
@@ -253,6 +254,7 @@ def test_where_types_differ_weights_are_copied_when_they_are_looked_at():
     model(x, y)
     model.copy_weights_to_host()
     assert not torch.equal(net.net.weight, trained)
+    assert torch.equal(pickle.loads(pickle.dumps(net)).state_dict()["net.weight"], net.net.weight)
 
 
 @pytest.mark.exhaustive
@@ -272,6 +274,23 @@ def test_what_an_optimizer_remembers_goes_on():
     for _ in range(2):
         third(x, y)
     same(again, nets[0], rtol=0, atol=0)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["copy", "pickle"])
+def test_copies_go_on_by_themselves(copied: Any):
+    net = Regression()
+    x, y = pair()
+    model = training_model(net, tileflow.Options(threads=1), torch.optim.Adam(net.parameters(), lr=0.1))
+    model(x, y)
+    twin = copied(model)
+    assert twin.options.threads == 1
+    assert not twin.is_compiled()
+    found = [twin(x, y)["loss"] for _ in range(2)]
+    assert [model(x, y)["loss"] for _ in range(2)] == found
+    same(net, twin.model, rtol=0, atol=0)
+    assert net.net.weight.data_ptr() != twin.model.net.weight.data_ptr()
+    assert torch.equal(copied(net).net.weight, net.net.weight)
 
 
 @pytest.mark.exhaustive

@@ -96,3 +96,33 @@ def test_two_executors_train_two_halves_of_one_network():
         expected.append((loss.item(), other.item()))
     assert found == [pytest.approx(pair, rel=1e-9) for pair in expected]
     assert far(ours, theirs) < 1e-9
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", ["Bert", "GPT2", "Llama"])
+def test_models_of_transformers(name: str):
+    """As they are: keywords, an output object, their own loss."""
+    library = needs("transformers")
+    sizes = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32,
+             "max_position_embeddings": 32}
+    kind, config = {
+        "Bert": ("BertForMaskedLM", library.BertConfig(**sizes, hidden_dropout_prob=0, attention_probs_dropout_prob=0)),
+        "GPT2": ("GPT2LMHeadModel", library.GPT2Config(vocab_size=50, n_embd=16, n_layer=2, n_head=2, n_positions=32,
+                                                       resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, use_cache=False,
+                                                       bos_token_id=1, eos_token_id=2)),
+        "Llama": ("LlamaForCausalLM", library.LlamaConfig(**sizes, num_key_value_heads=1, use_cache=False)),
+    }[name]
+    ours, theirs = twins(lambda: getattr(library, kind)(config), torch.float64)
+    first, second = (torch.optim.AdamW(net.parameters(), lr=1e-3) for net in (ours, theirs))
+    model = tileflow.torch.training_model(ours, optimizer=first)
+    for _ in range(3):
+        ids, mask = torch.randint(0, 50, (2, 8)), torch.ones(2, 8, dtype=torch.int64)
+        mask[0, 6:] = 0
+        found, expected = (f(input_ids=ids, attention_mask=mask, labels=ids) for f in (model, theirs))
+        assert type(found) is type(expected)
+        second.zero_grad()
+        expected.loss.backward()
+        second.step()
+        torch.testing.assert_close(found.loss, expected.loss.detach(), rtol=1e-6, atol=0)
+        torch.testing.assert_close(found.logits, expected.logits.detach(), rtol=1e-5, atol=1e-7)
+    assert far(ours, theirs) < 1e-5

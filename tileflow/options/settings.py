@@ -100,6 +100,12 @@ class Settings:
     def __deepcopy__(self, _memo: Any) -> Self:
         return self.clone()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A pickle has what was given, and who gave it; what is read from it may be changed, as a copy may."""
+        given = self.__dict__["_given"]
+        values = {name: getattr(self, name) for name in given}
+        return _again, (type(self), {n: dict(v) if isinstance(v, Mapping) else v for n, v in values.items()}, dict(given))
+
     # ---- what they are
 
     def diff(self, other: Self) -> dict[str, tuple[Any, Any]]:
@@ -166,6 +172,13 @@ def by_any_name(made: Callable[..., None]) -> Callable[..., None]:
     def initialize(self: Settings, **values: Any) -> None:
         made(self, **self.declared().renamed(values))
     return initialize
+
+
+def _again(kind: type[Any], values: Mapping[str, Any], given: Mapping[str, Any]) -> Any:
+    """Settings out of a pickle."""
+    made = kind(**values)
+    made.__dict__["_given"] = dict(given)
+    return made
 
 
 def _plain(value: Any) -> Any:

@@ -41,6 +41,9 @@ class GradientModel(LossModel):
         self.names: list[str] = []
         """Of what the gradients are by, in order; known once a program is compiled."""
 
+    def _made_from(self) -> tuple[Any, ...]:
+        return *super()._made_from(), self.wrt, self.output, self.loss if self.has_loss else None, self.upstream
+
     @property
     def mode(self) -> str:
         return "final"

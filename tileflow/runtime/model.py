@@ -54,6 +54,19 @@ class Model:
         self.stop: Callable[[], bool] | None = None
         """Asked about every 20 ms of a call; once true, the call ends after its last whole update."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy or a pickle: what it was made from, with weights of its own. Programs are compiled again at its first call; functions that are
+        told of progress, or asked to stop, stay here."""
+        return _made_again, (type(self), self._made_from(), self.anchors.names, self._remembered())
+
+    def _made_from(self) -> tuple[Any, ...]:
+        """Arguments that make it again."""
+        return self.source, self.options.clone()
+
+    def _remembered(self) -> Mapping[str, np.ndarray] | None:
+        """What its optimizer has come to."""
+        return None
+
     # ---- compiled programs
 
     @property
@@ -292,6 +305,15 @@ class Model:
             TileflowError: the model has not been called.
         """
         return self.anchors.get(name)
+
+
+def _made_again(kind: type[Any], parts: Sequence[Any], anchors: Any, remembered: Mapping[str, np.ndarray] | None) -> Any:
+    """A model out of a pickle, or copied."""
+    made = kind(*parts)
+    made.anchors.names = anchors
+    if remembered is not None:
+        made.load_optimizer_state_dict(remembered)
+    return made
 
 
 def _check_inputs(program: Program, micro: tuple[TensorType, ...]) -> None:

@@ -12,7 +12,7 @@ from .. import compiler
 from ..compiler import CompileOptions
 from ..graph import FLOATS, HALVES, Graph, TensorType, Value
 from ..graph.copy import copied
-from ..importers.onnx import Imported, OnnxModel, folded_norms, import_graph, input_types, open_sizes, resolved, unsupported_nodes
+from ..importers.onnx import Imported, OnnxModel, folded_norms, import_graph, input_types, open_sizes, resolved, unsupported_nodes, wrap_model
 from ..importers.onnx.pieces import Cutter
 from ..importers.onnx.refused import LISTED
 from ..memory.tensor import kind_of
@@ -101,6 +101,10 @@ class OnnxSource:
         self.session.trainable = tuple(dict.fromkeys((*self.session.trainable, *options.trainable)))
         self._imported: dict[bool, tuple[object, Imported]] = {}
         """By whether it is for training: what the last import was of, and what it gave; `graph` gives copies of it away."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy has the file and a session of its own; what was imported is imported again."""
+        return _source_again, (self.model.proto, self.model.path, self.options.clone(), self.session, self.as_written)
 
     def _ties(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The options tie and untie, which say what the parameters are: the same for all models of a session."""
@@ -217,6 +221,13 @@ class OnnxSource:
             self.session.turn.change(lambda: self.session.declare(declared(imported.graph.states), imported.weights))
 
 
+def _source_again(proto: Any, path: Any, options: Options, session: Session, as_written: bool) -> OnnxSource:
+    """A file's source out of a pickle, or copied."""
+    made = OnnxSource(wrap_model(proto, path), options, session, as_written)
+    session.owner = made.model
+    return made
+
+
 class NetSource:
     """A network of layers. All models wrapped around one network share its session."""
 
@@ -230,6 +241,10 @@ class NetSource:
         self._open = any(p.kind is p.VAR_POSITIONAL for p in parameters)
         self.input_names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         self._required = sum(p.default is p.empty for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy has a network, and with it a session, of its own."""
+        return NetSource, (self.net, self.options.clone())
 
     @property
     def input_count(self) -> int | None:

@@ -53,6 +53,12 @@ class TrainingModel(LossModel):
         """The loss of every micro-batch of the last call, whatever the output mode."""
         bound.attach(self)
 
+    def _made_from(self) -> tuple[Any, ...]:
+        return *super()._made_from(), self.optimizer, self.loss
+
+    def _remembered(self) -> Mapping[str, np.ndarray] | None:
+        return self.optimizer_state_dict() if self.is_compiled else self._optimizer.awaited
+
     def destroy(self) -> None:
         super().destroy()
         self._optimizer.forget()

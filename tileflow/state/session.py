@@ -3,12 +3,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..memory import budget
-from ..memory.alignment import aligned
+from ..memory.alignment import aligned, blocks
 from ..memory.tensor import Tensor, check_reach
 from ..system.errors import CheckpointError, OptionError
 from .turns import Turn
@@ -61,6 +61,25 @@ class Session:
         self._kinds: dict[str, str] = {}
         self._rests: dict[str, str] = {}          # by weight, the state that holds the bits which the weight lacks: new weights have none
         self._copies: dict[str, list[str]] = {}   # by weight or buffer, those of later replicas: they begin as what it is, and as what it is set to
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy or a pickle has: states as arrays of their own, all after the same whole update; nothing that must live as long."""
+        held = dict(self.__dict__, owner=None)
+        held["_arrays"] = self.turn.hold(lambda: {name: array.copy() for name, array in self._arrays.items()})
+        return held
+
+    def __setstate__(self, held: dict[str, Any]) -> None:
+        """States lie side by side as they did: programs rely on it."""
+        self.__dict__.update(held)
+        ends: dict[int, int] = {}
+        for name, (buffer, at) in self._places.items():
+            a = self._arrays[name]
+            ends[buffer] = max(ends.get(buffer, 0), at + blocks(a.size) * a.itemsize)
+        memory = {buffer: aligned(size) for buffer, size in ends.items()}
+        for name, (buffer, at) in self._places.items():
+            a = self._arrays[name]
+            self._arrays[name] = memory[buffer][at:at + a.nbytes].view(a.dtype).reshape(a.shape)
+            self._arrays[name][...] = a
 
     def declare(self, states: Iterable[Declaration], initial: Mapping[str, np.ndarray] | None = None) -> None:
         """Make memory for the states that have none yet: copied from `initial`, or full of what the state says it starts with.

@@ -48,6 +48,14 @@ class Executor:
         self._modules = list(module.modules())
         self._awaited: Mapping[str, Any] | None = None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy or a pickle: the module, the optimizer and what that remembers, with weights of their own."""
+        self.copy_weights_to_host()
+        made = self._current
+        trained = made is not None and isinstance(made.model, TrainingModel)
+        remembered = self._trained_model().optimizer_state_dict() if trained else self._awaited
+        return _again, (self.model, self.options.clone(), self.training, self._optimizer, self._exporter, remembered)
+
     # ---- calls
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -258,6 +266,21 @@ class Executor:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({'training' if self.training else 'inference'} of {type(self.model).__name__})"
+
+
+def _again(
+    module: torch.nn.Module,
+    options: Options,
+    training: bool,
+    optimizer: Any,
+    exporter: Exporter | None,
+    remembered: Mapping[str, Any] | None,
+) -> Executor:
+    """An executor out of a pickle, or copied."""
+    made = Executor(module, options, training, optimizer, exporter)
+    if remembered is not None:
+        made.load_optimizer_state_dict(remembered)
+    return made
 
 
 class _Made:

@@ -67,6 +67,20 @@ def own_arrays(module: torch.nn.Module, canonical: Mapping[str, str], wanted: Se
     return {canonical[path]: array_of(tensor) for path, _, _, tensor in stored(module) if canonical[path] in wanted}
 
 
+class _Shows:
+    """Lets tensors show what was trained before a module's `state_dict`; copies and pickles of the module do not ask for it."""
+
+    def __init__(self, homed: Homed | None = None) -> None:
+        self._homed = homed
+
+    def __call__(self, *_: Any) -> None:
+        if self._homed is not None:
+            self._homed.to_host()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Shows, ()
+
+
 class Homed:
     """A module's parameters and buffers in a session that all modules share which have one of them.
 
@@ -136,7 +150,7 @@ class Homed:
                 b.settle()
         if not self._hooked and any(b.name in session and not b.shared for b in self._bound):
             self._hooked = True
-            self.module.register_state_dict_pre_hook(lambda *_: self.to_host())
+            self.module.register_state_dict_pre_hook(_Shows(self))
 
     @staticmethod
     def _fits(tensor: torch.Tensor, array: np.ndarray) -> bool:
