@@ -66,3 +66,16 @@ def test_refusals():
     model.set_optimizer(optim.SGD(of.parameters(), lr=0.2))
     with pytest.raises(OptionError, match="other parameter groups"):
         model.set_optimizer(optim.SGD(of[0].parameters(), lr=0.2))
+
+
+def test_two_that_take_turns_over_one_network_count_for_themselves():
+    """Adam's corrections are by its own count."""
+    of, alone = net(), net()
+    first, second = (tileflow.training_model(of, optimizer=optim.Adam(of[i].parameters(), lr=0.1)) for i in (0, 2))
+    first(X, Y)
+    start = of.state_dict()
+    alone.load_state_dict(start)
+    second(X, Y)
+    tileflow.training_model(alone, optimizer=optim.Adam(alone[2].parameters(), lr=0.1))(X, Y)
+    assert all(np.array_equal(alone.state_dict()[name], array) for name, array in of.state_dict().items())
+    assert not all(np.array_equal(start[name], array) for name, array in of.state_dict().items())

@@ -10,6 +10,7 @@ from ..memory.types import TensorType
 from ..system.errors import OptionError
 from .adapting import loss_scale, unscaling
 from .groups import assigned, undecayed
+from .listed import is_for_some
 from .optimizer import Optimizer
 from .scalars import SCALAR, Number, Scalars
 from .sgd import VELOCITY, combined_share
@@ -120,6 +121,12 @@ class _Writer:
                           slot.name, fill=slot.fill)
 
 
+def counter_of(optimizer: Optimizer, parameters: Sequence[State], every: Sequence[State]) -> str:
+    """What the count of updates is called. Optimizers of some weights each, which take turns over one network, count for themselves."""
+    own = {s.name for s in parameters}
+    return f"{STEP}.{min(own)}" if is_for_some(optimizer) and {s.name for s in every} - own else STEP
+
+
 def build_update(optimizer: Optimizer, parameters: list[State], gradients: Sequence[Value | None],
                  averaged: Averaged = Averaged(), *, every: Sequence[State] | None = None,
                  named: Mapping[int, str] | None = None) -> tuple[Graph, dict[str, Value]]:
@@ -143,7 +150,8 @@ def build_update(optimizer: Optimizer, parameters: list[State], gradients: Seque
     factor = w.unscaling(averaged)
     count = None
     if optimizer.counts:
-        counter = w.state(STEP, "optimizer", SCALAR, STEP, "optimizer", "step")
+        name = counter_of(optimizer, parameters, every or parameters)
+        counter = w.state(name, "optimizer", SCALAR, name, "optimizer", "step")
         count = counter.output = b.Add(counter.input, b.scalar(1.0, counter.input))
     arrivals, updates, slots = {}, [], []
     for parameter, gradient in zip(parameters, gradients, strict=True):

@@ -83,3 +83,13 @@ def chosen(optimizer: Any, parameters: Sequence[State], named: Mapping[int, str]
         raise OptionError(f"{type(optimizer).__name__} was given parameters of which none is trained in this model, which "
                           f"has {known}; give it the parameters of the network itself.")
     return found
+
+
+def is_for_some(optimizer: Any) -> bool:
+    """It was given the weights that it is for; or `for_some` says that others choose them."""
+    return optimizer.__dict__.get("_only") is not None or "_some" in optimizer.__dict__
+
+
+def for_some(optimizer: Any) -> None:
+    """Who compiles a model lets this optimizer update some of its weights only."""
+    optimizer.__dict__["_some"] = True

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .. import optim
+from ..optim.listed import for_some
 from ..system.errors import OptionError
 
 NUMBERS: dict[str, dict[str, Any]] = {
@@ -49,11 +50,17 @@ def mapped(optimizer: Any, names: Mapping[int, str]) -> Mapped:
     of = getattr(optimizer, "param_groups", None)
     trained = None if of is None else frozenset(names[id(p)] for group in of for p in group["params"] if id(p) in names)
     if hasattr(optimizer, "tileflow_optimizer"):
-        return Mapped(optimizer.tileflow_optimizer(dict(names)), trained)
+        return _for_these(optimizer.tileflow_optimizer(dict(names)), trained)
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise OptionError("optimizer must be one of torch.optim (SGD, Adam, AdamW, RMSprop) or of tileflow.optim, "
                           f"not {type(optimizer).__name__}.")
-    return Mapped(_ours(optimizer, names), trained)
+    return _for_these(_ours(optimizer, names), trained)
+
+
+def _for_these(ours: optim.Optimizer, trained: frozenset[str] | None) -> Mapped:
+    if trained is not None:
+        for_some(ours)
+    return Mapped(ours, trained)
 
 
 def _ours(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> optim.Optimizer:
