@@ -214,7 +214,7 @@ def test_declarations_name_what_exists():
 READERS = {
     "options/uses.py": {*AXES}, "options/declaration.py": {*GROUPS}, "options/needs.py": set(),
     "options/settings.py": set(), "options/files.py": set(), "runtime/run_settings.py": set(),
-    "runtime/fingerprint.py": {"loss", "optimizer", "loss_scaling", "epochs", "data", "weight_decay"}}
+    "runtime/fingerprint.py": {"loss", "optimizer", "loss_scaling", "epochs", "max_updates", "data", "weight_decay"}}
 """What reads declarations, and what of its words is an option's name, too: axes, groups, what a fingerprint holds."""
 
 
