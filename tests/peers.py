@@ -18,7 +18,11 @@ def torch_has_avx512() -> bool:
 def needs(module: str) -> Any:
     """The module; or a skip of the test (at a file's top: of the file) that says what would make it run."""
     package = module.partition(".")[0]
-    return pytest.importorskip(module, reason=f"compares with {package}, which is not installed: pip install {PACKAGES.get(package, package)}")
+    reason = f"compares with {package}, which is not installed: pip install {PACKAGES.get(package, package)}"
+    found = pytest.importorskip(module, reason=reason)
+    if getattr(found, "__file__", None) is None:          # a folder of tests that is called so
+        pytest.skip(reason, allow_module_level=True)
+    return found
 
 
 def onnx_runtime(model: bytes | os.PathLike[str]) -> Any:

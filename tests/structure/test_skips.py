@@ -78,7 +78,8 @@ def test_a_test_that_hangs_ends(pytester: pytest.Pytester, workers: list[str]) -
         ended.stdout.fnmatch_lines(["*crashed while running 'test_a.py::test_hangs'*"])
 
 
-WHOLE = {"test_autocast_torch.py", "test_bits.py", "test_mnist.py", "test_precision_accuracy.py", "test_trace_viewers.py"}
+WHOLE = {"test_autocast_torch.py", "test_bits.py", "test_mnist.py", "test_precision_accuracy.py", "test_torch_networks.py",
+         "test_trace_viewers.py"}
 """Files each of whose tests compares with somebody else's software, or with learning or compiling as a whole."""
 
 

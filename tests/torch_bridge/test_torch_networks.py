@@ -30,10 +30,6 @@ def in_float64(name: str, optimizer: str, exporter: str, near: float = 1e-9) -> 
     assert expected[-1] != expected[0]
 
 
-def test_vae_in_float64():
-    in_float64("vae", "AdamW", "torch.export")
-
-
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("name", "optimizer"), EACH)
 def test_float64_by_torch_export(name: str, optimizer: str):
