@@ -19,6 +19,8 @@ import house
 from places import FOLDERS, ROOT
 
 ALWAYS = ("tests/structure", "tests/test_tiny.py")
+BRIDGE = "_bridge"
+"""What the folder of a room is called behind the room's name, where that is a package of others, too."""
 STEPS = 2
 """Imports from a test, or what helps it, to a changed file of the product."""
 
@@ -50,7 +52,7 @@ def needed(files: Iterable[Path]) -> list[Path]:
     helpers = test_imports()
     touched = {p for p in helpers if p in files or _of_the_product(product, p) & near}
     found = {p for p in _reaching(helpers, touched) if p.name.startswith("test_")}
-    found |= {p for p in helpers if p.name.startswith("test_") and p.parent.name in rooms}
+    found |= {p for p in helpers if p.name.startswith("test_") and p.parent.name.removesuffix(BRIDGE) in rooms}
     return sorted(found)
 
 

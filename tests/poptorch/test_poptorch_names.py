@@ -11,9 +11,10 @@ from poptorch_names import NAMES
 
 from tileflow.options.reference.enums import ENUMS
 from tileflow.options.reference.table import find
-from tileflow.poptorch.spelling import snake_case
 
 needs("torch")
+from tileflow.poptorch.spelling import snake_case  # noqa: E402
+
 poptorch = importlib.import_module("tileflow.poptorch")
 MODULES = {"poptorch": poptorch, "earlier": poptorch, "poptorch.optim": poptorch.optim, "poptorch.profiling": poptorch.profiling,
            "poptorch.testing": poptorch.testing, "poptorch.poptorch_core": poptorch.poptorch_core}

@@ -369,6 +369,9 @@ FACES = [module_of(p) for p in PRODUCT if any(isinstance(n, ast.Assign) and any(
 
 @pytest.mark.parametrize("module", FACES)
 def test_public_names_say_what_they_are(module: str):
+    if part_of(module) in FOR_FRAMEWORKS:
+        needs("torch")
+        needs("onnxscript")
     if part_of(module) == "lightning":
         needs("lightning.pytorch")
     assert not [name for name in importlib.import_module(module).__all__ if not documented(module, name)]
