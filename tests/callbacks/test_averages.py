@@ -49,9 +49,10 @@ class Seen(Callback):
 
 @pytest.mark.parametrize(("average", "numpy"), [
     (s.ema(0.9), lambda old, new, i: new if i == 0 else 0.9 * old + 0.1 * new),
+    (s.ema(0.9, start=5, warmup=True), lambda old, new, i: new if i <= 5 else old + (new - old) * (1 - min(0.9, (i - 4) / (i + 5)))),
     (s.ema(0.5, start=10), lambda old, new, i: new if i <= 10 else 0.5 * old + 0.5 * new),
     (s.swa(20, every=5), lambda old, new, i: new if i < 20 else old if (i + 1) % 5 else old + (new - old) / ((i + 1 - 20) // 5 + 1)),
-    (0.75, lambda old, new, i: 0.75 * old + 0.25 * new)], ids=["ema", "ema later", "swa", "a number"])
+    (0.75, lambda old, new, i: 0.75 * old + 0.25 * new)], ids=["ema", "ema warm", "ema later", "swa", "a number"])
 def test_averages_are_numpys(average: Any, numpy: Any, tmp_path: Path) -> None:
     """Of the weights that the same run has without averages."""
     seen = Seen()

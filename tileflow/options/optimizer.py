@@ -100,7 +100,7 @@ class OptimizerOptions:
         "file: ema, exponential, after every update; swa, their mean at the ends of epochs (stochastic weight averaging)",
         verbs=UPDATING, known_as=("ema", "swa", "model_ema", "use_ema"))
     ema_decay: float = _option(
-        0.999, Number(Range(least=0, below=1)), "how much of the exponential average stays at an update", verbs=UPDATING,
+        0.999, Number(Range(least=0, below=1)), "how much of the exponential average stays at an update, less at first", verbs=UPDATING,
         needs=(With("average", ("ema",)),), known_as=("ema_momentum", "model_ema_decay"))
     swa_start: float = _option(
         0.75, Number(Range(least=0)), "updates after which the mean begins; below 1: a share of the run", verbs=UPDATING,

@@ -12,17 +12,26 @@ from .base import Number, Run, Schedule, check, check_inner, is_count, is_number
 @dataclass(frozen=True)
 class ema(Schedule):
     """The exponential moving average, average = decay * average + (1 - decay) * weight after every update from `start`
-    on (torch's `get_ema_multi_avg_fn`); before, and after the first update, it is the weight itself."""
+    on (torch's `get_ema_multi_avg_fn`); before, and after the first update, it is the weight itself.
+
+    warmup: of n updates from `start` on no more than (1 + n) / (10 + n) stays (TensorFlow's `num_updates`), so that the
+    average of a short run is one of its later weights.
+    """
 
     decay: float = 0.999
     start: int = 0
+    warmup: bool = False
 
     def __post_init__(self) -> None:
         check(self, "decay", is_number(self.decay, 0) and self.decay < 1, "a share below 1")
         check(self, "start", is_count(self.start, 0), "a number of updates >= 0")
+        check(self, "warmup", isinstance(self.warmup, bool), "true or false")
 
     def at(self, update: int, run: Run) -> float:
-        return float(self.decay) if update > self.start else 0.0
+        since = update - self.start
+        if since <= 0:
+            return 0.0
+        return float(min(self.decay, (1 + since) / (10 + since)) if self.warmup else self.decay)
 
 
 @dataclass(frozen=True)
