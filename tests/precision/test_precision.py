@@ -54,7 +54,7 @@ def test_a_checkpoint_that_spells_the_precision_as_before_goes_on(tmp_path: Any)
     made: dict[str, Any] = {"settings": {"precision": "float64"}, "loss": "mse", "model": "m", "optimizer": {"name": "sgd"},
                             "scaling": {}, "loss_scaling": 1.0, "data": "d", "rows": 1, "epochs": 1}
     model: Any = type("Model", (), {"optimizer": type("Sgd", (), {"variable": ()})})
-    now = {**made, "settings": {"precision": "64"}}
+    now = {**made, "settings": {"precision": "64"}, "max_updates": None}
     assert differences(tmp_path, made, now, model, Options(precision=64)) == []
     with pytest.raises(CheckpointError, match="was made with precision = 64, this run has 32"):
-        differences(tmp_path, made, {**made, "settings": {"precision": "32"}}, model, Options())
+        differences(tmp_path, made, {**now, "settings": {"precision": "32"}}, model, Options())
