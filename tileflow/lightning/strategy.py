@@ -117,6 +117,12 @@ class IPUStrategy(SingleDeviceStrategy):
         if len(self.optimizers) > 1:
             raise OptionError("IPUs currently only support one optimizer.")
 
+    def _holds_halves(self) -> bool:
+        """The module has parameters in float16."""
+        module = self.lightning_module
+        assert module is not None
+        return any(p.dtype == torch.float16 for p in module.parameters())
+
     def options(self, training: bool) -> poptorch.Options:
         """What a call is made of: the options given, with what the Trainer says."""
         made = self._given[training]
@@ -127,8 +133,7 @@ class IPUStrategy(SingleDeviceStrategy):
             options.replicationFactor(self.replicas)
         if training and self._accumulated > 1:
             options.Training.gradientAccumulation(self._accumulated)
-        half = any(p.dtype == torch.float16 for p in self.lightning_module.parameters())
-        if "mixed" in self._half and not half:                                  # a module in float16 is so already
+        if "mixed" in self._half and not self._holds_halves():                                  # a module in float16 is so already
             options._add({"precision": "16-mixed"})
         if self._report is not None:
             options.enableProfiling(self._report)
@@ -164,7 +169,7 @@ class IPUStrategy(SingleDeviceStrategy):
         if name == "training_step" and self._now() != self._numbers:
             self._numbers = self._now()
             self._executors[name].setOptimizer(self.optimizers[0])
-        if any(p.dtype == torch.float16 for p in self.lightning_module.parameters()):
+        if self._holds_halves():
             batch = pytree.tree_map(lambda x: x.half() if isinstance(x, torch.Tensor) and x.is_floating_point() else x, batch)
         found = self._executors[name](batch)
         if "logged" in found:
