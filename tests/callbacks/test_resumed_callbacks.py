@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from faults import AVAILABLE, BROKEN, MENDED, How, changes, disturbed
+from faults import AVAILABLE, BROKEN, MENDED, How, changes, disturbed, resumptions
 from onnx_models import model_of, node, port
 from test_resume_random import Asked
 
@@ -133,11 +132,7 @@ def check(whole: tuple[Path, dict[str, Any], list[str], int], folder: Path, at: 
     status = disturbed(run, lambda: train(model, run), at, how)
     assert status != BROKEN, f"change {at} ({how}): no sentence"
     assert status == (-signal.SIGKILL if how == "stop" else MENDED)
-    places: list[tuple[Path, bool | str]] = [(run, True)]
-    if (run / FAILED).exists():
-        shutil.copytree(run, folder / "failed")
-        places.append((folder / "failed", str(folder / "failed" / FAILED)))
-    for place, resume in places:
+    for place, resume in resumptions(run, folder):
         train(model, place, resume)
         found = left(place)
         assert list(found) == list(wanted)

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import io
 import os
+import shutil
 import signal
 import sys
 import traceback
@@ -17,6 +18,7 @@ from typing import Any, Literal
 
 import pytest
 
+from tileflow.runtime.run_folder import FAILED
 from tileflow.system.errors import TileflowError
 
 KINDS = ("mkdir", "creat", "write", "fsync", "rename", "unlink")
@@ -149,6 +151,16 @@ def changes(folder: Path, work: Callable[[], Any]) -> list[str]:
     with injector.injected():
         work()
     return injector.seen
+
+
+def resumptions(run: Path, folder: Path) -> list[tuple[Path, bool | str]]:
+    """How a disturbed run can be gone on with, each in a folder of its own: by its folder, and from the state before the failure where there is
+    one."""
+    places: list[tuple[Path, bool | str]] = [(run, True)]
+    if (run / FAILED).exists():
+        shutil.copytree(run, folder / "failed")
+        places.append((folder / "failed", str(folder / "failed" / FAILED)))
+    return places
 
 
 def disturbed(folder: Path, work: Callable[[], Any], at: int, how: How) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from faults import AVAILABLE, BROKEN, KINDS, MENDED, How, changes, disturbed
+from faults import AVAILABLE, BROKEN, KINDS, MENDED, How, changes, disturbed, resumptions
 from onnx_models import model_of, node, port
 
 import tileflow
@@ -67,11 +66,7 @@ def check(whole: tuple[Path, dict[str, Any], list[str]], folder: Path, at: int, 
     status = disturbed(run, lambda: train(model, run), at, how)
     assert status != BROKEN, f"change {at} ({how}): no sentence"
     assert status == (-signal.SIGKILL if how == "stop" else MENDED)
-    places = [(run, True)]
-    if (run / FAILED).exists():
-        shutil.copytree(run, folder / "failed")
-        places.append((folder / "failed", str(folder / "failed" / FAILED)))
-    for place, resume in places:
+    for place, resume in resumptions(run, folder):
         train(model, place, resume)
         found = left(place)
         assert [n for n in wanted if found[n] != wanted[n]] == [], f"change {at} ({how}), resumed with {resume}"
