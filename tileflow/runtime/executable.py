@@ -52,7 +52,8 @@ def keeps(host: Host) -> bool:
 
 
 def make_engine(program: Program, session: Session, initial: Mapping[str, np.ndarray] | None = None, host: Host | None = None, *,
-                final: frozenset[str] = frozenset(), progress: Progress | None = None, kept: bool = True) -> Engine:
+                final: frozenset[str] = frozenset(), progress: Progress | None = None, kept: bool = True,
+                digest: str | None = None) -> Engine:
     """An engine that can run: planned, with room for everything, its states in the session, its kernels compiled; or
     from an Image that an earlier start has kept.
 
@@ -60,17 +61,21 @@ def make_engine(program: Program, session: Session, initial: Mapping[str, np.nda
         initial: arrays of the states that the session does not have yet; states without one begin as zero.
         final: outputs of which a call keeps the last micro-batch only.
         kept: Images are looked for and kept: not for programs of one time.
+        digest: the program's, where somebody has it already.
 
     Raises:
         OutOfMemoryError: it does not fit, which is known before kernels are compiled.
         OptionError: the session has a state with another type or shape, or the environment lets nothing be compiled.
     """
-    from .lowering import lowered_engine
     check_environment()
     host, initial = host or Host(), initial or {}
-    what = program_digest(program) if kept and keeps(host) else None
-    found = None if what is None else kept_engine(what, session, initial, host, final)
-    return found or lowered_engine(program, what, session, initial, host, final, progress)
+    if digest is None and kept and keeps(host):
+        digest = program_digest(program)
+    found = None if digest is None else kept_engine(digest, session, initial, host, final)
+    if found is not None:
+        return found
+    from .lowering import lowered_engine
+    return lowered_engine(program, digest, session, initial, host, final, progress)
 
 
 class Signature:

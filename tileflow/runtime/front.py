@@ -15,9 +15,9 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-import ml_dtypes  # noqa: F401  (teaches NumPy the names of 16-bit types)
 import numpy as np
 
 from ..executable import notes
@@ -89,8 +89,9 @@ class Entry:
     key: str
     contents: tuple[bytes, ...]
 
-    def load(self) -> Kept | None:
-        """What is kept; None where there is nothing, or nothing that fits the file."""
+    @cached_property
+    def kept(self) -> Kept | None:
+        """What is kept, read once; None where there is nothing, or nothing that fits the file."""
         found = notes.load(self.key)
         if found is None:
             return None

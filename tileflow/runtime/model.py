@@ -216,17 +216,17 @@ class Model:
         """What runs for a call's arrays of these types: what an earlier start has kept, or made now."""
         host, entry = Host.of(self.options), self._entry(types)
         self._sought = None
-        kept = None if entry is None else entry.load()
+        kept = None if entry is None else entry.kept
         if kept is not None:
             engine = kept_engine(kept.program, self.source.session, kept.initial, host, kept.final)
             if engine is not None:
                 return self._compiled(engine, types, kept.anchors, kept.loss, _later(self, types))
         compilation, initial = self._built(types)
         program, final = compilation.program, outputs.kept_once(compilation.program, self.mode)
-        engine = make_engine(program, self.source.session, initial, host, final=final, progress=self.progress)
+        digest = None if entry is None else program_digest(program)
+        engine = make_engine(program, self.source.session, initial, host, final=final, progress=self.progress, digest=digest)
         anchors, loss = self.anchors.kept, None if program.loss is None else program.loss.name
-        digest = None if entry is None or self._says(program) else program_digest(program)
-        if entry is not None and digest is not None:
+        if entry is not None and digest is not None and not self._says(program):
             entry.save(front.Kept(digest, final, loss, anchors, initial))
         return self._compiled(engine, types, anchors, loss, lambda: compilation)
 

@@ -86,8 +86,8 @@ class ModelFile:
     def contents(self) -> tuple[bytes, ...] | None:
         """The bytes of the file, and of each file of external data; None where one of them cannot be read, or the file
         is another by now."""
-        own = self._content or _content(self.path)
-        if own is None or hashlib.sha256(own).hexdigest() != self.digest:
+        own = self._content
+        if own is None and (own := _content(self.path)) is not None and hashlib.sha256(own).hexdigest() != self.digest:
             return None
         found = [own, *(_content(self.path.parent / name) for name in self._external)]
         whole = tuple(part for part in found if part is not None)

@@ -135,7 +135,7 @@ class TrainingModel(LossModel):
     def _decided(self, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
         deciding = self._deciding
         if not deciding.is_whole and deciding.ready is None and (entry := self._entry(tuple(map(type_of, arrays)))):
-            deciding.is_whole = entry.load() is not None
+            deciding.is_whole = entry.kept is not None
         return arrays if deciding.is_whole else deciding.decide(arrays, self._own_count(len(arrays)), self.rows)
 
     def _prepare(self, arrays: Sequence[np.ndarray]) -> Compiled:

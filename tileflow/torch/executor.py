@@ -93,22 +93,19 @@ class Executor:
         """What is compiled for these arguments and the modes of the module's parts, and the tensors among them."""
         current, modes = self._current, tuple([m.training for m in self._modules])
         tensors: Sequence[torch.Tensor] = args
-        if (
-            current is None
-            or kwargs
-            or not current.plain
-            or len(args) != len(current.form.tensors)
-            or not all(type(a) is torch.Tensor for a in args)
-        ):
-            form, tensors = flattened(args, kwargs, self._parameters)
-            current = next((m for m in self._made if m.modes == modes and not m.form.differs(form)), None)
-        else:
+        alike = (
+            current is not None
+            and not kwargs
+            and current.plain
+            and len(args) == len(current.form.tensors)
+            and all(type(a) is torch.Tensor for a in args)
+        )
+        if current is not None and alike:
             form = current.form
-            current = (
-                current
-                if current.modes == modes
-                else next((m for m in self._made if m.modes == modes and not m.form.differs(form)), None)
-            )
+        else:
+            form, tensors = flattened(args, kwargs, self._parameters)
+        if current is None or not alike or current.modes != modes:
+            current = next((m for m in self._made if m.modes == modes and not m.form.differs(form)), None)
         if self._homed is not None and not self._homed.look():
             self._forget()
             current = None
