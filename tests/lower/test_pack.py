@@ -52,7 +52,10 @@ def test_a_packed_product_is_the_product(name: str, a: tuple[int, ...], b: tuple
         np.testing.assert_array_equal(run_kernel(reading, x, laid, *arrays[2:], workers=3)[0], got)
     right, = op.reference(*[v.astype("f8") for v in arrays])
     np.testing.assert_allclose(got, right, rtol=1e-5, atol=1e-4)
-    if not attributes.get("transB") or b[0] > 100:                   # few rows of a transposed B are summed in another order
+    # Few rows of a transposed B are summed in another order, and so are products whose B must be packed for tiles to pay.
+    if path == "amx" and b in ((70, 64), (70, 50)):
+        assert not np.array_equal(got, plain)
+    elif not attributes.get("transB") or b[0] > 100:
         np.testing.assert_array_equal(got, plain)
 
 
@@ -104,8 +107,9 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "SMALL", 1)
     assert [n.inputs[0] for n in pack(program, cpu.current()).parts["prologue"].nodes] == [weights[0]]        # only that is read twice in an update
     monkeypatch.setattr(packing, "SMALL", 1 << 20)
-    assert len(pack(program, cpu.current()).parts["prologue"].nodes) == 3
-    monkeypatch.setattr(packing, "MOST_BYTES", 2 * 64 * 64 * 4)
+    made = pack(program, cpu.current()).parts["prologue"].nodes
+    assert len(made) == 3
+    monkeypatch.setattr(packing, "MOST_BYTES", sum(n.outputs[0].type.nbytes for n in made) - 1)
     assert len(pack(program, cpu.current()).parts["prologue"].nodes) == 2
 
 
