@@ -61,9 +61,10 @@ def built(entries: Sequence[Entry], target: Target) -> tuple[bytes, str]:
 def linked(entries: Sequence[Entry]) -> binding.ModuleRef:
     """All code of these functions as LLVM is given it."""
     module = codegen.empty_module()
-    for entry in entries:
-        for part in _lowered(entry):
-            module.link_in(part)
+    with inner.resolved_once(cpu_target.typing_context):
+        for entry in entries:
+            for part in _lowered(entry):
+                module.link_in(part)
     return module
 
 

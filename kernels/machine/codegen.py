@@ -9,7 +9,7 @@ import functools
 from typing import Any
 
 from llvmlite import binding
-from numba.core import codegen
+from numba.core import cgutils, codegen
 from numba.core.llvm_bindings import create_pass_builder
 from numba.core.registry import cpu_target
 from numba.core.runtime import rtsys
@@ -25,6 +25,20 @@ class Library(codegen.CPUCodeLibrary):
     def add_linking_library(self, library: Any) -> None:
         if library is not rtsys.library:
             super().add_linking_library(library)
+
+    def add_ir_module(self, ir_module: Any) -> None:
+        """As Numba's, but that the code is verified with all that calls it, in `emitted`."""
+        module = binding.parse_assembly(cgutils.normalize_ir_text(str(ir_module)))
+        module.name = ir_module.name
+        self.add_llvm_module(module)
+
+    def _optimize_functions(self, ll_module: Any) -> None:
+        """As Numba's, with the passes made once for all functions."""
+        ll_module.data_layout = self._codegen._data_layout
+        passes, builder = self._codegen._function_pass_manager()
+        for function in ll_module.functions:
+            if not function.is_declaration:
+                passes.run(function, builder)
 
     def _optimize_final_module(self) -> None:
         """Left to `emitted`, when all that is linked is there."""

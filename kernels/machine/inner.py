@@ -5,10 +5,14 @@ own. A leaf needs neither; it takes the callee's code in before its own is made 
 """
 from __future__ import annotations
 
+import contextlib
+import functools
+from collections.abc import Iterator, Sequence
+from types import CodeType
 from typing import Any
 
 from numba import _dynfunc
-from numba.core import compiler, compiler_machinery, typed_passes, untyped_passes
+from numba.core import compiler, compiler_machinery, transforms, typed_passes, types, untyped_passes
 from numba.extending import register_jitable as _register_jitable
 
 from . import codegen
@@ -52,6 +56,7 @@ class _Moved:
         self._worker = worker
 
     def inline_function(self, caller: Any, block: Any, i: int, function: Any, types: Any = None) -> Any:
+        self._worker._compiler_pipeline = lambda state: _passes(*_untyped(state, untyped_passes.InlineInlinables))
         code = self._worker.run_untyped_passes(function)
         blocks = list(code.blocks.values())
         for b in blocks:
@@ -72,25 +77,85 @@ class _Inlining(untyped_passes.InlineInlinables):
         return super()._do_work(state, work_list, block, i, expr, _Moved(worker))
 
 
-def _with(passes: dict[type, type], pipelines: list[Any]) -> list[Any]:
-    """Numba's one pipeline with passes of ours in place of its own."""
-    [pipeline] = pipelines
-    pipeline.passes = [(passes.get(step, step), text) for step, text in pipeline.passes]
-    pipeline._finalized = False
-    pipeline.finalize()
-    return [pipeline]
+class _Passes(compiler_machinery.PassManager):
+    """Numba's passes, one after the other. Numba's own manager finds the lifetimes of all variables anew after each of them, for which nobody asks
+    before the last one, which does so itself; and it keeps times, events and texts of what it does."""
+
+    def __init__(self, passes: Sequence[type]) -> None:
+        super().__init__("nopython")
+        for step in passes:
+            self.add_pass(step, step.__name__)
+        self.finalize()
+
+    def _runPass(self, index: int, pss: Any, internal_state: Any) -> None:
+        pss.analysis = self._analysis
+        pss.run_initialization(internal_state)
+        pss.run_pass(internal_state)
+        pss.run_finalizer(internal_state)
+        if compiler_machinery._pass_registry.get(type(pss)).mutates_CFG:
+            internal_state.func_ir.blocks = transforms.canonicalize_cfg(internal_state.func_ir.blocks)
+
+
+@functools.cache
+def _passes(*steps: type) -> _Passes:
+    return _Passes(steps)
+
+
+def _untyped(state: Any, inlining: type) -> list[type]:
+    """Those of Numba's passes before types are found that such code needs: without `with`, exceptions with values and loops over tuples
+    of several types; those for functions within functions where there are any."""
+    nested = any(isinstance(constant, CodeType) for constant in state.func_id.code.co_consts)
+    return [untyped_passes.TranslateByteCode, untyped_passes.FixupArgs, untyped_passes.IRProcessing,
+            *([untyped_passes.InlineClosureLikes] if nested else []),
+            untyped_passes.RewriteSemanticConstants, untyped_passes.DeadBranchPrune, untyped_passes.GenericRewrites,
+            *([untyped_passes.MakeFunctionToJitFunction] if nested else []),
+            inlining, untyped_passes.DeadBranchPrune]
+
+
+def _pipeline(state: Any, inlining: type, lowering: type) -> list[_Passes]:
+    """All of them: without arithmetic on arrays as a whole, too, and what is written down for viewers."""
+    return [_passes(*_untyped(state, inlining), untyped_passes.ReconstructSSA, untyped_passes.DeadBranchPrune,
+                    typed_passes.NopythonTypeInference, typed_passes.PreLowerStripPhis, typed_passes.InlineOverloads,
+                    typed_passes.NoPythonSupportedFeatureValidation, typed_passes.IRLegalization, lowering,
+                    typed_passes.NoPythonBackend)]
 
 
 class _Compiler(compiler.Compiler):
     def define_pipelines(self) -> list[Any]:
-        return _with({typed_passes.NativeLowering: _InnerLowering}, super().define_pipelines())
+        return _pipeline(self.state, untyped_passes.InlineInlinables, _InnerLowering)
 
 
 class Outermost(compiler.Compiler):
     """What compiles the function that becomes an entry, which takes another one in (`inline="always"`)."""
 
     def define_pipelines(self) -> list[Any]:
-        return _with({untyped_passes.InlineInlinables: _Inlining, typed_passes.NativeLowering: _Lowering}, super().define_pipelines())
+        return _pipeline(self.state, _Inlining, _Lowering)
+
+
+_signatures: dict[tuple[int, Any], tuple[Any, Any]] = {}
+"""What calls of functions that Numba knows by name came to, by function and types; and the functions, which so stay where they are."""
+
+
+@contextlib.contextmanager
+def resolved_once(context: Any) -> Iterator[None]:
+    """While this lasts, a call of one of Numba's functions (operators, mathematics) is looked up among its many forms once for each
+    combination of types. Whoever enters holds the compiler's lock: no code but ours is typed meanwhile."""
+    resolve = context.resolve_function_type
+
+    def once(function: Any, args: Any, kws: Any) -> Any:
+        known = context._lookup_global(function) if not isinstance(function, types.Type) else function
+        if not isinstance(known, types.Function) or kws:
+            return resolve(function, args, kws)
+        key = id(known), args
+        if key not in _signatures:
+            _signatures[key] = known, resolve(function, args, kws)
+        return _signatures[key][1]
+
+    context.resolve_function_type = once
+    try:
+        yield
+    finally:
+        del context.resolve_function_type
 
 
 def register_jitable(function: Any = None, **options: Any) -> Any:
