@@ -1,17 +1,22 @@
 """Which tests run; what a run skipped: said at its end, kept for `--last-skipped`. The hooks of `conftest.py`, which need no tileflow."""
 from __future__ import annotations
 
+import zlib
 from collections import Counter
 
 import pytest
 
 SKIPPED = "tileflow/skipped"
 """Key of pytest's cache: the tests (or whole files) that the last run skipped."""
+MANY, TURNS = 24, 3
+"""Of a test with more than so many exhaustive cases, `--turn` runs one case in so many, others at the next turn."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--last-skipped", action="store_true", help="run only what the last run skipped, for example after installing a peer")
     parser.addoption("--exhaustive", action="store_true", help="run (with --last-skipped: as well) the tests marked exhaustive")
+    parser.addoption("--turn", type=int, metavar="N", help=f"of exhaustive tests with more than {MANY} cases, run those whose turn it is at N: "
+                                                           f"each case has one in {TURNS} numbers that follow each other")
 
 
 def asked(config: pytest.Config) -> bool:
@@ -27,17 +32,24 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         calls[:] = [call for call in calls if all(mark.name != "exhaustive" for mark in call.marks)] or calls[:1]
 
 
+def test_of(item: pytest.Item) -> str:
+    """The test that an item is a case of."""
+    return item.nodeid.partition("[")[0]
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is exhaustive, unless it is asked for, by the option or by its name; and what did not skip, where only that is asked for."""
     cache = getattr(config, "cache", None)                                          # there is none with -p no:cacheprovider
     again = config.getoption("--last-skipped") and cache is not None
     skipped = set(cache.get(SKIPPED, [])) if again else set()                       # type: ignore[union-attr]
 
-    exhaustive = asked(config)
+    exhaustive, turn = asked(config), config.getoption("--turn")
+    cases = Counter(test_of(item) for item in items if item.get_closest_marker("exhaustive"))
 
     def runs(item: pytest.Item) -> bool:
         if item.get_closest_marker("exhaustive"):
-            return exhaustive
+            waits = turn is not None and cases[test_of(item)] > MANY and (zlib.crc32(item.nodeid.encode()) - turn) % TURNS
+            return exhaustive and not waits
         return not again or item.nodeid in skipped or item.nodeid.partition("::")[0] in skipped
 
     kept = [item for item in items if runs(item)]

@@ -83,6 +83,24 @@ WHOLE = {"test_autocast_torch.py", "test_bits.py", "test_mnist.py", "test_precis
 """Files each of whose tests compares with somebody else's software, or with learning or compiling as a whole."""
 
 
+def test_many_exhaustive_cases_take_turns_and_few_do_not(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest((TESTS / "selection.py").read_text())
+    pytester.makeini("[pytest]\nmarkers = exhaustive: long")
+    pytester.makepyfile("import pytest\n"
+                        '@pytest.mark.parametrize("n", [pytest.param(n, marks=pytest.mark.exhaustive) for n in range(90)])\n'
+                        "def test_many(n): pass\n"
+                        '@pytest.mark.parametrize("n", [0, *(pytest.param(n, marks=pytest.mark.exhaustive) for n in range(1, 24))])\n'
+                        "def test_few(n): pass\n")
+    found = []
+    for turn in ("7", "8", "9"):
+        said = pytester.runpytest("--exhaustive", "--turn", turn, "-v").stdout.str()
+        found.append({line.split()[0] for line in said.splitlines() if "test_many[" in line and "PASSED" in line})
+        assert said.count("test_few[") == 24
+    assert len(found[0] | found[1] | found[2]) == 90 == sum(map(len, found))
+    assert min(map(len, found)) > 15
+    pytester.runpytest("--exhaustive").assert_outcomes(passed=114)
+
+
 def test_what_is_exhaustive_has_something_like_it_at_every_change() -> None:
     """Exhaustive is more of what runs at every change: a file has tests that are not marked, or parameters that are not."""
     only = []
