@@ -9,7 +9,7 @@ from itertools import compress
 
 from .graph import Builder, Graph, Origin, State, Value, verify
 from .graph.collector import without_collector
-from .optim import Optimizer, rounding
+from .optim import Optimizer, noise, rounding
 from .optim.adapting import adapt, loss_scale
 from .optim.base import Averaged, build_fold, build_update
 from .optim.listed import chosen
@@ -109,6 +109,7 @@ class CompileOptions:
         accumulators' type has it (`optim.base.Averaged`).
     loss_scaling: what the loss scale of a new session is: a state, so that another one takes effect without compiling.
     scaling: how the loss scale changes by itself, and whether updates that are not finite are skipped.
+    gradient_noise: the noise of gradients is measured (`optim.noise`).
     checkpoints: name patterns of the layers and nodes to compute again for the backward pass.
     kept: name patterns of the layers and nodes whose results are kept where what is around them is computed again.
     """
@@ -126,6 +127,7 @@ class CompileOptions:
     scaling: Scaling = field(default_factory=Scaling)
     checkpoints: Sequence[str] = ()
     kept: Sequence[str] = ()
+    gradient_noise: bool = False
 
     @classmethod
     def of(cls, options: Options, precision: Precision | None = None) -> CompileOptions:
@@ -134,7 +136,7 @@ class CompileOptions:
                    Grouping.named(options.groupings), options.broadcast_buffers,
                    reduction=options.accumulation_reduction, mean_reduction=options.mean_reduction_strategy,
                    scaling=Scaling.of(options), checkpoints=options.gradient_checkpointing,
-                   kept=options.recomputation_checkpoints)
+                   kept=options.recomputation_checkpoints, gradient_noise=options.gradient_noise)
 
 
 DEFAULTS = CompileOptions()
@@ -224,7 +226,11 @@ def training(graph: Graph, loss: Loss, optimizer: Optimizer, batching: Batching,
             p.micro.outputs.append(_gradient_of(p, name, trained, grads))
         p.returned = len(p.micro.outputs)
         groups = _grouped(p, optimizer, averaged, options.grouping)
-        _add_update(p, trained, grads, optimizer, averaged, named or {}, groups)
+        arriving = _add_update(p, trained, grads, optimizer, averaged, named or {}, groups)
+        if options.gradient_noise:
+            noise.check(optimizer, bool(groups))
+            if batching.per_update > 1:                         # the last update of some data may have one
+                p.links.update(noise.measure(p.parts, arriving, averaged, batching.micro_batch, batching.per_update))
 
     steps = [*_forward(options), ("loss", add_loss), *_stages(options), ("autograd", differentiate),
              *_rounding(options.precision), ("simplify", _simplify), *_scaling(options.scaling), ("split", _split),
@@ -374,9 +380,9 @@ def _unique_names(graph: Graph, shared: Container[Value]) -> None:
 
 
 def _add_update(p: Program, trained: list[State], grads: list[Value], optimizer: Optimizer, averaged: Averaged, named: Mapping[int, str],
-                groups: Mapping[str, tuple[int, ...]]) -> None:
-    """Gradients leave the micro-step as outputs; they arrive in accumulators (fold) or, alone, straight at the update. That writes the weights of all
-    groups of replicas."""
+                groups: Mapping[str, tuple[int, ...]]) -> list[Value]:
+    """Gradients leave the micro-step as outputs, which are returned; they arrive in accumulators (fold) or, alone,
+    straight at the update. That writes the weights of all groups of replicas."""
     b = Builder(p.micro)
     distinct: list[Value] = []
     taken = set(p.micro.outputs)
@@ -395,3 +401,4 @@ def _add_update(p: Program, trained: list[State], grads: list[Value], optimizer:
     if accumulated:
         p.parts["fold"], arrivals = build_fold(optimizer, trained, distinct, averaged, every=every, named=named)
     p.links.update({arrivals[s.name]: g for s, g in zip(trained, distinct, strict=True)})
+    return distinct

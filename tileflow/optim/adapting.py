@@ -32,7 +32,7 @@ def adapt(parts: Mapping[str, Graph], loss: Value, scaling: Scaling, micro_batch
     """
     micro, fold, update = parts["micro"], parts["fold"], parts["update"]
     links: dict[Value, Value] = {}
-    before, f, w = len(update.nodes), Builder(fold, ORIGIN), _Writer(update)
+    before, f, w = len(update.nodes), Builder(fold, ORIGIN), UpdateWriter(update)
     gradients = [s.input for s in update.states if s.kind == "accumulator" and s.owner != "optimizer"] + update.inputs
     finite = large = None
     total = 0
@@ -61,7 +61,7 @@ def adapt(parts: Mapping[str, Graph], loss: Value, scaling: Scaling, micro_batch
     return links
 
 
-def _select(w: _Writer, finite: Value) -> None:
+def _select(w: UpdateWriter, finite: Value) -> None:
     """Every state that the update writes stays as it was unless all is finite."""
     for state in w.b.graph.states:
         if state.output is not None:
@@ -70,7 +70,7 @@ def _select(w: _Writer, finite: Value) -> None:
                 state.output = w.b.Where(finite, state.output, state.input)
 
 
-def _dynamic(w: _Writer, scaling: Scaling, finite: Value) -> None:
+def _dynamic(w: UpdateWriter, scaling: Scaling, finite: Value) -> None:
     """As torch.amp.GradScaler: the scale shrinks after a bad update and grows after `growth_interval` good ones in a row."""
     b, scale = w.b, w.scale()
     due: list[Value] = []
@@ -86,7 +86,7 @@ def _dynamic(w: _Writer, scaling: Scaling, finite: Value) -> None:
     scale.output = b.Cast(w.choose(finite, w.choose(due[0], grown, wide), shrunk), to="float32")
 
 
-def _histogram(w: _Writer, scaling: Scaling, finite: Value | None, large: Value, total: float) -> None:
+def _histogram(w: UpdateWriter, scaling: Scaling, finite: Value | None, large: Value, total: float) -> None:
     """As PopART: halved where large > f * small with f = t / (1 - t), else doubled; every `update_period` updates."""
     b, scale, t = w.b, w.scale(), scaling.threshold_upper_count_proportion
     small = b.Sub(w.number(total), large)
@@ -107,11 +107,11 @@ def _histogram(w: _Writer, scaling: Scaling, finite: Value | None, large: Value,
     scale.output = b.Cast(found, to="float32")
 
 
-class _Writer:
+class UpdateWriter:
     """An update graph that gets more states, all of them float64 scalars."""
 
-    def __init__(self, update: Graph) -> None:
-        self.b = Builder(update, ORIGIN)
+    def __init__(self, update: Graph, origin: Origin = ORIGIN) -> None:
+        self.b = Builder(update, origin)
 
     def number(self, x: float) -> Value:
         return self.b.constant(x)

@@ -66,6 +66,9 @@ class Options(Settings, RunOptions, LoopOptions, MachineOptions, ExecutionOption
         if self.automatic_loss_scaling == "dynamic" and self.skip_non_finite is False:
             raise OptionError("Option automatic_loss_scaling 'dynamic' finds the scale by the updates that it skips; leave skip_non_finite=False "
                               "out, or choose histogram.")
+        if self.gradient_noise and self.gradient_accumulation * self.replication_factor < 2:
+            raise OptionError("Option gradient_noise compares the micro-batches of an update, and there is one; give "
+                              "gradient_accumulation 2 or more.")
         if self.frozen and self.trainable:
             raise OptionError("Options frozen and trainable exclude each other: name either the parameters to leave or those to train.")
         if not self.autocast_enabled and (self.precision.endswith("mixed") or self.autocast):

@@ -18,6 +18,7 @@ from ..memory import budget
 from ..memory.tensor import kind_of
 from ..metrics import accuracy_counts
 from ..metrics.named import Function, name_of
+from ..optim import noise
 from ..optim.scaling import LOSS_SCALE
 from ..optim.schedules import Run
 from ..options.options import Options
@@ -295,7 +296,8 @@ class Trainer:
         """An epoch as callbacks see it: what does not depend on the clock."""
         figures = {"loss": record.loss, "accuracy": record.accuracy, "test_loss": record.test_loss, "test_accuracy": record.test_accuracy,
                    **{f"test_{name}": x for name, x in record.test_metrics.items()}, "learning_rate": record.learning_rate,
-                   "loss_scale": record.loss_scale, "skipped": record.skipped or None}
+                   "loss_scale": record.loss_scale, "skipped": record.skipped or None,
+                   "gradient_noise_scale": noise.scale_of(self.session) if self.options.gradient_noise else None}
         return Logs({name: x for name, x in figures.items() if x is not None})
 
     def _measured(self) -> dict[str, float | None] | None:
