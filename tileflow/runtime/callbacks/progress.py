@@ -79,7 +79,9 @@ class ProgressBar(Callback):
     def on_train_end(self, logs: Logs) -> None:
         self.close()
         if self.run.partial is not None:
-            say(f"{epoch_line(self.run.partial, self.run.epochs, self._scheduled)}  ({self.run.updates_in_epoch} updates)", self.out)
+            done = self.run.updates_in_epoch
+            line = epoch_line(self.run.partial, self.run.epochs, self._scheduled)
+            say(f"{line}  ({done} update{'s' * (done != 1)})", self.out)
 
     def close(self) -> None:
         """Take the bars away; harmless where there are none."""
