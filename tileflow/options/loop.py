@@ -54,7 +54,8 @@ class LoopOptions:
         optional=True, common=True, known_as=("eval_steps", "val_check_interval"))
     gradient_noise: bool = _option(
         False, Flag(), "measure the gradient noise scale, the rows of a batch beyond which larger ones help little: "
-        "gradient_noise_scale in the logs of each epoch", verbs=("train", "training_model", "compile"), free=False)
+        "gradient_noise_scale in the logs of each epoch", verbs=("train", "training_model", "compile"),
+        for_training=True, free=False)
     fast_dev_run: bool = _option(
         False, Flag(), "do every kind of step once, an update, an evaluation, a checkpoint, the trained file, and keep "
         "nothing", common=True, recorded=False)
