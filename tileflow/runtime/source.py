@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from ..memory.types import TensorType
+from ..options.options import Options
 from ..precision.types import Precision
 from ..state import Session
 from .data import Dataset
 from .host import Host, Progress
+from .stored import Stored
 
 if TYPE_CHECKING:
     from ..graph import Graph, Value
@@ -36,6 +38,11 @@ class Source(Protocol):
 
     session: Session
     precision: Precision
+    stored: tuple[Stored, ...]
+    """Programs of executables, which need not be compiled."""
+
+    def with_options(self, options: Options) -> Source:
+        """The same model with other options, on the same session, for a model to be made of it."""
 
     @property
     def input_count(self) -> int | None:

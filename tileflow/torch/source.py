@@ -18,6 +18,7 @@ from ..runtime.data import Dataset
 from ..runtime.executable import Recent
 from ..runtime.host import Host, Progress
 from ..runtime.source import Signature
+from ..runtime.stored import Stored
 from ..state import fitting
 from ..system.errors import TileflowWarning, UnsupportedError
 from .amend import amend
@@ -42,12 +43,16 @@ class TorchSource:
         self.module, self.options, self.homed, self.training, self.by = module, options, homed, training, by
         self.precision = Precision.of(options)
         self.session = homed.session
+        self.stored: tuple[Stored, ...] = ()
         self.form: Form | None = None
         self.example: Sequence[torch.Tensor] = ()
         self.trained: frozenset[str] | None = None
         self.made: Exported | None = None
         """The last export."""
         self._imported: Recent[tuple[TensorType, ...], tuple[Exported, Imported]] = Recent()
+
+    def with_options(self, options: Options) -> TorchSource:
+        return TorchSource(self.module, options, self.homed, self.training, self.by)
 
     @property
     def input_count(self) -> int | None:
@@ -138,8 +143,10 @@ class TorchSource:
         return self.homed.names()
 
     def state_dict(self, training: bool) -> dict[str, np.ndarray]:
-        """Copies of the parameters and buffers in the session, by its names, all after the same whole update."""
-        return self.session.snapshot("parameter", "buffer")
+        """Copies of the parameters and buffers by the session's names, all after the same whole update; of a module that nothing was compiled of
+        yet, its own."""
+        found = self.session.snapshot("parameter", "buffer")
+        return found or own_arrays(self.module, self.homed.canonical, {*self.homed.canonical.values()})
 
     def load_state_dict(self, tensors: Mapping[str, Any], training: bool, strict: bool) -> None:
         """Overwrite parameters and buffers (DataError where they do not fit: then none is)."""

@@ -1,0 +1,123 @@
+"""load_executable: a model out of a file that holds its program, for which neither its source nor its compilation is needed."""
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..optim import Optimizer, remembered
+from ..optim.schedules import Run, is_state
+from ..options.options import Options, declarations, renamed
+from ..program.fields import Fault
+from ..runtime.executable_file import Opened
+from ..runtime.executable_source import source_of
+from ..runtime.host import Progress
+from ..runtime.inference_model import InferenceModel
+from ..runtime.recipes import loss_of, optimizer_of, structure_data
+from ..runtime.stored import Stored
+from ..runtime.training_model import TrainingModel
+from ..system.errors import ModelError, OptionError
+from .models import chosen_progress
+
+
+def load_executable(path: str | os.PathLike[str], edit_options: Callable[[Options], Any] | None = None, *, optimizer: Optimizer | None = None,
+                    progress: Progress | bool | None = None, **changes: Any) -> TrainingModel | InferenceModel:
+    """A model out of the file that `compile_and_export` or `save` of another one wrote, with its weights and, of a training model, all that its
+    optimizer remembers: it goes on as that one would have, to the same bits on the same CPU path.
+
+        model = tileflow.load_executable("digits.tileflow")
+        prediction, loss = model(x, labels)
+
+    Nothing of the file is executed, and nothing is compiled but kernels that are in no cache. The model has a session of its own: weights by name,
+    connected to no other model until one is made of it (`tileflow.inference_model(model)`).
+
+    Args:
+        edit_options: called with the model's options, to change those that a compiled program may run with: threads, detect_anomaly, output_mode.
+        optimizer: where the file cannot hold the one that it was trained with, since its rates are Python functions: the same again.
+        changes: single options by keyword, after edit_options.
+
+    Raises:
+        ModelError: the file cannot be read, is damaged, from another version or no executable, or it was written with export_model=False.
+        OptionError: a changed option is compiled in, or an optimizer is asked for, or is another one.
+        OutOfMemoryError: there is no room for it.
+    """
+    opened = Opened(path)
+    return model_of(opened, edited(opened, edit_options, changes), optimizer, chosen_progress(progress))
+
+
+def edited(opened: Opened, edit: Callable[[Options], Any] | None, changes: Mapping[str, Any]) -> Options:
+    """An executable's options with changes (OptionError for one of something that is compiled in)."""
+    own, made = opened.options, opened.options.clone()
+    if edit is not None:
+        if not callable(edit):
+            raise OptionError(f"edit_options is a function that gets the options and changes them, not {type(edit).__name__}; single options are "
+                              "given by keyword.")
+        edit(made)
+    for name, value in renamed(changes).items():
+        setattr(made, name, value)
+    for name, (before, after) in own.diff(made).items():
+        if declarations()[name].is_compiled:
+            raise OptionError(f"Option {name} is compiled into executable {opened.path} as {before!r} and cannot become {after!r} on loading, for "
+                              "something else would be computed. Export the model again with it, or leave it as it is.")
+    return made
+
+
+def model_of(opened: Opened, options: Options, optimizer: Optimizer | None, progress: Progress | None) -> TrainingModel | InferenceModel:
+    """The model of an executable, ready to be called."""
+    header = opened.header
+    if not header.whole:
+        raise ModelError(f"Executable {opened.path} was written with export_model=False, so that it has no weights: make the model as it was "
+                         "exported, with tileflow.training_model or inference_model, and call model.load_executable(path).")
+    chosen = optimizer_in(opened, optimizer)
+    source = source_of(opened, options)
+    made: TrainingModel | InferenceModel
+    if chosen is None:
+        made = InferenceModel(source, options, progress)
+    else:
+        made = TrainingModel(source, options, chosen, loss_in(opened), progress)
+        made.run = Run(*header.run)
+    made.anchors.names = header.anchored
+    made.take(Stored(opened).types)
+    return made
+
+
+def loss_in(opened: Opened) -> Any:
+    """The loss that a training model of an executable has."""
+    try:
+        return loss_of(opened.header.loss)
+    except Fault as fault:
+        raise opened.refused(fault) from None
+
+
+def optimizer_in(opened: Opened, given: Optimizer | None) -> Optimizer | None:
+    """The optimizer that an executable is trained with: the one in it, or the one that is given in its place; None of an inference model."""
+    header = opened.header
+    if header.model != "TrainingModel":
+        if given is not None:
+            raise OptionError(f"Executable {opened.path} is of an inference model, which has no optimizer; leave optimizer out.")
+        return None
+    if given is None and header.asked:
+        raise OptionError(f"Executable {opened.path} was trained with what is no data and so is not in it: {'; '.join(header.asked)}. Give the same "
+                          "again: tileflow.load_executable(path, optimizer=...).")
+    try:
+        made = optimizer_of(header.optimizer) if given is None else given
+        if structure_data(made) != header.structure:
+            if given is None:
+                raise Fault("the optimizer", "is not the one that is compiled in")
+            raise OptionError(f"Executable {opened.path} was compiled with another optimizer: what is constant, its groups or the class of "
+                              f"{type(made).__name__} differ; give one as it was exported with.")
+        _restore(made, dict(header.plateaus))
+    except Fault as fault:
+        raise opened.refused(fault) from None
+    return made
+
+
+def _restore(optimizer: Optimizer, come_to: Mapping[str, tuple[float, ...]]) -> None:
+    """Let schedules with a state go on from what they had come to."""
+    plateaus = remembered.with_state(optimizer)
+    for name, state in come_to.items():
+        if name not in plateaus or not is_state(np.array(state, np.float64)):
+            raise Fault(f"the state of the schedule {name!r:.80}", "belongs to no schedule of the optimizer")
+        plateaus[name].restore(np.array(state, np.float64))
