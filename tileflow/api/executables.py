@@ -3,15 +3,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..loss import without_labels
 from ..optim import Optimizer, remembered
 from ..optim.schedules import Run, is_state
 from ..options.options import Options, declarations, renamed
 from ..program.fields import Fault
-from ..runtime.executable_file import Opened
+from ..runtime.executable_file import Opened, is_executable
 from ..runtime.executable_source import source_of
 from ..runtime.host import Progress
 from ..runtime.inference_model import InferenceModel
@@ -20,6 +22,7 @@ from ..runtime.stored import Stored
 from ..runtime.training_model import TrainingModel
 from ..system.errors import ModelError, OptionError
 from .models import chosen_progress
+from .models import source_of as fresh_source
 
 
 def load_executable(path: str | os.PathLike[str], edit_options: Callable[[Options], Any] | None = None, *, optimizer: Optimizer | None = None,
@@ -59,17 +62,67 @@ def edited(opened: Opened, edit: Callable[[Options], Any] | None, changes: Mappi
         setattr(made, name, value)
     for name, (before, after) in own.diff(made).items():
         if declarations()[name].is_compiled:
-            raise OptionError(f"Option {name} is compiled into executable {opened.path} as {before!r} and cannot become {after!r} on loading, for "
-                              "something else would be computed. Export the model again with it, or leave it as it is.")
+            raise _compiled_in(opened, name, before, after)
     return made
+
+
+def _compiled_in(opened: Opened, name: str, before: Any, after: Any) -> OptionError:
+    return OptionError(f"Option {name} is compiled into executable {opened.path} as {before!r} and cannot become {after!r}, for something else would "
+                       "be computed. Export the model again with it, or leave it as it is.")
+
+
+def _without_weights(opened: Opened) -> ModelError:
+    return ModelError(f"Executable {opened.path} was written with export_model=False, so that it has no weights: make the model as it was exported, "
+                      "with tileflow.training_model or inference_model, and call model.load_executable(path).")
+
+
+def named(model: Any, options: Options) -> tuple[Any, Options]:
+    """What somebody named, and the options with it: of an executable's path what it holds, and its own where nobody gave others.
+
+    Raises:
+        ModelError: the executable cannot be used, or has no weights.
+        OptionError: an option was given that is compiled in, with another value.
+    """
+    if not is_executable(model):
+        return model, options
+    opened = Opened(model)
+    if not opened.header.whole:
+        raise _without_weights(opened)
+    told = opened.options.told()
+    rows = next((shape[0] for shape in (t.shape for t in opened.header.inputs) if shape), 1)
+    own = {**{name: value for name, (value, _) in told.items()}, "micro_batch_size": rows}
+    made = options.filled(own)
+    wanted = opened.options.clone(micro_batch_size=rows)
+    for name, (before, after) in wanted.diff(made).items():
+        if declarations()[name].is_compiled:
+            raise _compiled_in(opened, name, before, after)
+    return opened, made
+
+
+def export(model: Any, path: str | os.PathLike[str], options: Options, training: bool, progress: Progress | None = None) -> Path:
+    """Write the executable of an ONNX file by options that are checked, for the inputs that the file declares.
+
+    The loss of a training one is the option's; auto is that which a model with such outputs is most likely trained with.
+
+    Raises:
+        ModelError: the model cannot be read. DataError: sizes of its inputs stay open.
+        UnsupportedError: there is no one program of it. CheckpointError: the file cannot be written.
+    """
+    if not training:
+        options = options.clone(gradient_accumulation=1) if not options.given("gradient_accumulation", files=False) else options
+        return InferenceModel(fresh_source(model, options), options, progress).save(path)
+    source = fresh_source(model, options)
+    loss = options.loss
+    if loss == "auto":
+        loss = without_labels(source.signature(list(source.input_types().values()), True).outputs[0])
+    return TrainingModel(source, options, None, loss, progress).save(path)
 
 
 def model_of(opened: Opened, options: Options, optimizer: Optimizer | None, progress: Progress | None) -> TrainingModel | InferenceModel:
     """The model of an executable, ready to be called."""
     header = opened.header
     if not header.whole:
-        raise ModelError(f"Executable {opened.path} was written with export_model=False, so that it has no weights: make the model as it was "
-                         "exported, with tileflow.training_model or inference_model, and call model.load_executable(path).")
+        raise _without_weights(opened)
     chosen = optimizer_in(opened, optimizer)
     source = source_of(opened, options)
     made: TrainingModel | InferenceModel

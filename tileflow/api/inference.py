@@ -21,6 +21,7 @@ from ..runtime.preprocessing import Preprocessing
 from ..runtime.source import Source
 from ..system.errors import DataError, OptionError
 from ..system.text import one_line
+from .executables import named
 from .models import Modelish, chosen_options, chosen_progress, source_of
 
 
@@ -40,7 +41,7 @@ def infer(model: Modelish, options: Options | None = None, *, data: Any = None, 
         the model's outputs by name, [rows, ...] each; a map for each row (a classifier's probabilities by class) as an array [rows, classes], with a
         sentence that says which column is which.
     """
-    chosen = chosen_options("infer", options, changes)
+    model, chosen = named(model, chosen_options("infer", options, changes))
     source = source_of(model, chosen)
     given = data if data is not None else chosen.data
     if given is None:

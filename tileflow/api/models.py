@@ -17,6 +17,7 @@ from ..options.options import Options, declarations, renamed, with_defaults
 from ..options.uses import check_layers, check_use
 from ..runtime.host import Progress
 from ..runtime.inference_model import InferenceModel
+from ..runtime.model import Model
 from ..runtime.model_file import ModelFile
 from ..runtime.onnx_source import OnnxSource
 from ..runtime.source import Source
@@ -30,8 +31,11 @@ if TYPE_CHECKING:
     from .. import compiler
     from ..importers.onnx import OnnxModel
     from ..nn import Module
+    from ..runtime.executable_file import Opened
 
-Modelish = Union["Module", "OnnxModel", str, os.PathLike[str]]
+Modelish = Union["Module", "OnnxModel", "Opened", "Model", str, os.PathLike[str]]
+"""What models are made of: a file's path, a loaded file, a network of layers, an executable that was opened, or another model, with which it has its
+weights in common."""
 
 
 def load(path: str | os.PathLike[str], *, num_classes: int | None = None, seed: int = 0) -> OnnxModel:
@@ -46,9 +50,17 @@ def load(path: str | os.PathLike[str], *, num_classes: int | None = None, seed: 
     """
     if not isinstance(path, (str, os.PathLike)):
         raise ModelError(f"A model is the path of an ONNX file, what tileflow.load returns, or a network of layers, not {_what(path)}.")
+    refuse_executable(path)
     from ..importers.onnx import load_model, with_classes
     loaded = load_model(model_path(path))
     return loaded if num_classes is None else with_classes(loaded, num_classes, seed)
+
+
+def refuse_executable(path: Any) -> None:
+    """ModelError where a path is that of an executable: a model that is compiled already."""
+    from ..runtime.executable_file import is_executable
+    if is_executable(path):
+        raise ModelError(f"{path} is an executable, compiled already: tileflow.load_executable gives its model; train and infer take it as it is.")
 
 
 def _what(thing: object) -> str:
@@ -111,6 +123,12 @@ def chosen_progress(progress: Progress | bool | None) -> Progress | None:
 
 def source_of(model: Modelish, options: Options) -> Source:
     """The source of a model; one session per OnnxModel object, so that its models share weights. A path is read anew."""
+    if isinstance(model, Model):
+        return model.source.with_options(options)
+    from ..runtime.executable_file import Opened
+    if isinstance(model, Opened):
+        from ..runtime import executable_source
+        return executable_source.source_of(model, options)
     from ..importers.onnx import OnnxModel, with_classes
     from ..nn import Module
     if isinstance(model, Module):
@@ -131,6 +149,7 @@ def shared_source_of(model: Modelish, options: Options) -> Source:
     """As `source_of`, but a path stands for one model for as long as a model of it is in use and the file stays as it is."""
     if not isinstance(model, (str, os.PathLike)):
         return source_of(model, options)
+    refuse_executable(model)
     with _opening:
         file = ModelFile(model_path(model))
         session = _of_files.get(file.identity)
@@ -171,6 +190,8 @@ def given_loss(options: Options) -> str:
 def model_name(model: Modelish) -> str:
     if isinstance(model, (str, os.PathLike)):
         return Path(model).name
+    if isinstance(model, Model):
+        return type(model).__name__
     from ..importers.onnx import OnnxModel
     return model.proto.graph.name if isinstance(model, OnnxModel) else type(model).__name__
 

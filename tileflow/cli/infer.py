@@ -19,7 +19,7 @@ from .exit import OK
 if TYPE_CHECKING:
     import numpy as np
 
-    from ..importers.onnx import OnnxModel
+    from ..api.models import Modelish
     from ..options.options import Options
     from ..runtime.data import Dataset
 
@@ -44,16 +44,22 @@ def run(chosen: argparse.Namespace) -> int:
     if out.suffix != ".npz":
         raise OptionError(f"Option out must end in .npz, not {str(out)!r}: infer writes the outputs as one .npz file.")
     from .. import api
+    from ..api.executables import named
+    from ..api.inference import preprocessing_of
+    from ..api.models import source_of
     from ..importers.onnx import load_model
     from ..runtime.data import check_given, open_data
     from ..runtime.labels import numbered_as
-    from ..runtime.preprocessing import Preprocessing
+    from ..runtime.onnx_source import OnnxSource
     from ..runtime.progress import CompileBar
     from ..system.files import atomic_write_bytes
     if options.data is None:
         raise DataError("There is no data to run on; give --data with a path, or the name digits.")
-    model = load_model(path)
-    known = Preprocessing.of_file(model)
+    model, options = named(path, options)
+    if model is path:
+        model = load_model(path)
+    source = source_of(model, options)
+    known = preprocessing_of(source)
     data = open_data(options.data, options, known.roles)
     check_given(options.data, data, options)
     asked = [n for n in ("metrics", "loss", "ignore_index", "class_axis") if options.given(n, files=False)]
@@ -70,7 +76,7 @@ def run(chosen: argparse.Namespace) -> int:
         renamed = "" if members[name] == name else f" (in {out} called {members[name]}, as its own name is no plain file name)"
         say(f"{one_line(name)}: {array.dtype}{list(array.shape)}{renamed}")
     measured = data.test or data.train
-    first = outputs.get(model.outputs[0].name)
+    first = outputs.get(source.model.outputs[0].name if isinstance(source, OnnxSource) else next(iter(outputs)))
     if first is not None and not asked and _say_agreement(measured, first):
         say(f"Outputs are in {out}.")
         return OK
@@ -99,7 +105,7 @@ def _say_agreement(data: Dataset, output: np.ndarray) -> bool:
     return share is not None
 
 
-def _say_measures(model: OnnxModel, options: Options, data: Dataset, output: np.ndarray) -> None:
+def _say_measures(model: Modelish, options: Options, data: Dataset, output: np.ndarray) -> None:
     """A line for each metric that the labels give, or why there is none."""
     from .. import api
     try:

@@ -13,7 +13,6 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -257,6 +256,7 @@ def _bytes_of(array: np.ndarray) -> memoryview:
 
 def _digests(blobs: Iterable[Any]) -> list[str]:
     """Digests of buffers, by two threads: Python lets go of them meanwhile."""
+    from concurrent.futures import ThreadPoolExecutor
     with ThreadPoolExecutor(2) as pool:
         return list(pool.map(lambda blob: DIGEST(blob).hexdigest(), blobs))
 

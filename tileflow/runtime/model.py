@@ -19,7 +19,6 @@ from ..system.spans import span
 from . import front, outputs
 from .arrays import as_array
 from .executable import Signature, keeps, kept_engine, make_engine
-from .executable_file import Opened
 from .host import Host, Progress
 from .image_key import program_digest
 from .onnx_source import OnnxSource
@@ -174,6 +173,7 @@ class Model:
             OptionError: it is of another model, or of one with other options, loss or optimizer; the sentence says
                 what differs.
         """
+        from .executable_file import Opened
         stored = Stored(Opened(path))
         types = stored.types
         if (why := stored.differs(self._description(types)) or stored.lacks(self.source.state_dict(self.training))) is not None:

@@ -11,12 +11,12 @@ from ..executable.engine import Engine
 from ..memory.types import TensorType
 from ..state import Session
 from .executable import kept_engine, make_engine
-from .executable_file import Opened
 from .host import Host, Progress
 
 if TYPE_CHECKING:
     from .. import compiler
     from ..program.program import Program
+    from .executable_file import Opened
 
 Description = Mapping[str, Any]
 """All that shapes what a model compiles for a call, in JSON's types: model (the class), options, types, anchored,
