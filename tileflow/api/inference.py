@@ -41,8 +41,8 @@ def infer(model: Modelish, options: Options | None = None, *, data: Any = None, 
         the model's outputs by name, [rows, ...] each; a map for each row (a classifier's probabilities by class) as an array [rows, classes], with a
         sentence that says which column is which.
     """
-    model, chosen = named(model, chosen_options("infer", options, changes))
-    source = source_of(model, chosen)
+    made, chosen = named(model, chosen_options("infer", options, changes))
+    source = source_of(made, chosen)
     given = data if data is not None else chosen.data
     if given is None:
         raise DataError("There is no data to run on; give data=x, a path, or the name digits.")

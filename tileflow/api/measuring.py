@@ -11,7 +11,7 @@ from ..options.options import Options
 from ..runtime.data import Dataset
 from ..runtime.labels import look, ready
 from ..system.errors import DataError
-from .models import Modelish, source_of
+from .models import Made, source_of
 
 OF_NUMBERS = ("mae", "rmse", "r2")
 """What is measured of numbers where nothing else was asked for: infer has no loss to show."""
@@ -38,7 +38,7 @@ def agreement(dataset: Dataset, output: np.ndarray) -> float | None:
     return float(np.mean(found == wanted))
 
 
-def measure(model: Modelish, options: Options, dataset: Dataset, output: np.ndarray) -> dict[str, float | None]:
+def measure(model: Made, options: Options, dataset: Dataset, output: np.ndarray) -> dict[str, float | None]:
     """The option metrics, and those that fit, of a model's first output for all rows; None where one is not defined. Empty without labels.
 
     What the labels are follows from the option loss, or from the output and the labels as in training.

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from ..nn import Module
     from ..runtime.executable_file import Opened
 
-Modelish = Union["Module", "OnnxModel", "Opened", "Model", str, os.PathLike[str]]
-"""What models are made of: a file's path, a loaded file, a network of layers, an executable that was opened, or another model, with which it has its
-weights in common."""
+Modelish = Union["Module", "OnnxModel", str, os.PathLike[str]]
+Made = Union[Modelish, "Opened", Model]
+"""What a source is of: also an executable that was opened, and a model, with which another one has its weights in common."""
 
 
 def load(path: str | os.PathLike[str], *, num_classes: int | None = None, seed: int = 0) -> OnnxModel:
@@ -121,7 +121,7 @@ def chosen_progress(progress: Progress | bool | None) -> Progress | None:
     return progress
 
 
-def source_of(model: Modelish, options: Options) -> Source:
+def source_of(model: Made, options: Options) -> Source:
     """The source of a model; one session per OnnxModel object, so that its models share weights. A path is read anew."""
     if isinstance(model, Model):
         return model.source.with_options(options)
@@ -145,7 +145,7 @@ def source_of(model: Modelish, options: Options) -> Source:
     return source
 
 
-def shared_source_of(model: Modelish, options: Options) -> Source:
+def shared_source_of(model: Modelish | Model, options: Options) -> Source:
     """As `source_of`, but a path stands for one model for as long as a model of it is in use and the file stays as it is."""
     if not isinstance(model, (str, os.PathLike)):
         return source_of(model, options)
@@ -190,13 +190,11 @@ def given_loss(options: Options) -> str:
 def model_name(model: Modelish) -> str:
     if isinstance(model, (str, os.PathLike)):
         return Path(model).name
-    if isinstance(model, Model):
-        return type(model).__name__
     from ..importers.onnx import OnnxModel
     return model.proto.graph.name if isinstance(model, OnnxModel) else type(model).__name__
 
 
-def training_model(model: Modelish, options: Options | None = None, *, optimizer: Optimizer | str | None = None,
+def training_model(model: Modelish | Model, options: Options | None = None, *, optimizer: Optimizer | str | None = None,
                    loss: str | compiler.Loss | None = None, progress: Progress | bool | None = None, **changes: Any) -> TrainingModel:
     """A model to train: call it on `micro_batch * gradient_accumulation * device_iterations` rows of inputs and labels.
 
@@ -209,8 +207,8 @@ def training_model(model: Modelish, options: Options | None = None, *, optimizer
             the option loss, where auto means cross_entropy.
         changes: single options by keyword.
 
-    Weights are those of every other training or inference model of `model`: of one network, of one object from `tileflow.load`, or of one path
-    while a model of it is in use and the file stays as it is. (`train` and `infer` begin from what is in the file.)
+    Weights are those of every other training or inference model of `model`: of one network, of one object from `tileflow.load`, of a model (such as
+    `tileflow.load_executable` gives), or of one path while a model of it is in use and the file stays as it is. (`train` and `infer` begin from what is in the file.)
 
     Threads may share the model: its calls, and those of all other models of `model`, take turns.
     """
@@ -227,7 +225,7 @@ def training_model(model: Modelish, options: Options | None = None, *, optimizer
     return made
 
 
-def inference_model(model: Modelish, options: Options | None = None, *, progress: Progress | bool | None = None,
+def inference_model(model: Modelish | Model, options: Options | None = None, *, progress: Progress | bool | None = None,
                     **changes: Any) -> InferenceModel:
     """A model to run: call it on `micro_batch * device_iterations` rows of inputs. Weights are those of every other model of `model`,
     as `training_model` says.

@@ -30,6 +30,7 @@ from ..runtime.callbacks.statistics import StatisticsLog
 from ..runtime.data import DataLoader, Dataset, check_given, open_data, open_more
 from ..runtime.executable_file import Opened
 from ..runtime.labels import Fit, is_hard, look, numbered_as, types_of
+from ..runtime.loading import loss_in, optimizer_in
 from ..runtime.onnx_source import OnnxSource
 from ..runtime.preprocessing import Preprocessing
 from ..runtime.run_folder import checkpoint_of, run_folder
@@ -43,7 +44,7 @@ from ..runtime.training_model import TrainingModel
 from ..system.errors import CheckpointError, DataError, ModelError, OptionError, TileflowError, TileflowWarning, UnsupportedError
 from ..system.files import remove_link
 from ..system.text import one_line
-from .executables import loss_in, named, optimizer_in
+from .executables import named
 from .heard import Heard
 from .inference import measured, preprocessing_of, report_foreign
 from .models import Modelish, by_name, chosen_optimizer, chosen_options, source_of

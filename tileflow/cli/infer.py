@@ -19,7 +19,7 @@ from .exit import OK
 if TYPE_CHECKING:
     import numpy as np
 
-    from ..api.models import Modelish
+    from ..api.models import Made
     from ..options.options import Options
     from ..runtime.data import Dataset
 
@@ -105,7 +105,7 @@ def _say_agreement(data: Dataset, output: np.ndarray) -> bool:
     return share is not None
 
 
-def _say_measures(model: Modelish, options: Options, data: Dataset, output: np.ndarray) -> None:
+def _say_measures(model: Made, options: Options, data: Dataset, output: np.ndarray) -> None:
     """A line for each metric that the labels give, or why there is none."""
     from .. import api
     try:

@@ -149,11 +149,11 @@ class Model:
             TileflowError: nothing was compiled yet, and the model does not say what it takes.
             CheckpointError: the file cannot be written; one that stood there is as it was.
         """
-        self._save(path, export_model)
+        self.save_nested(path, export_model, None)
         return Path(path)
 
-    def _save(self, path: str | os.PathLike[str], whole: bool, form: Any = None) -> None:
-        """`form`: how the arguments and results of a module of PyTorch's are nested."""
+    def save_nested(self, path: str | os.PathLike[str], whole: bool, form: Any) -> None:
+        """`save`; `form`: how the arguments and results of a module of PyTorch's are nested, as data."""
         if not self.is_compiled and self.programs.absent is None and (types := self._declared()):
             self.take(types)
         from .exporting import export
