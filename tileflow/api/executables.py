@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,12 @@ from ..runtime.inference_model import InferenceModel
 from ..runtime.loading import edited, loss_in, optimizer_in, require_same, require_weights
 from ..runtime.stored import Stored
 from ..runtime.training_model import TrainingModel
+from ..system.text import one_line
 from .models import chosen_progress
 from .models import source_of as fresh_source
+
+LONGEST = 2000
+"""Characters of a line that lists names."""
 
 
 def load_executable(path: str | os.PathLike[str], edit_options: Callable[[Options], Any] | None = None, *, optimizer: Optimizer | None = None,
@@ -100,3 +105,20 @@ def model_of(opened: Opened, options: Options, optimizer: Optimizer | None, prog
     made.anchors.names = header.anchored
     made.take(Stored(opened).types)
     return made
+
+
+def described(path: str | os.PathLike[str]) -> str:
+    """What an executable says of itself, a line each (ModelError where it is none)."""
+    opened = Opened(path)
+    header, stored = opened.header, Stored(opened)
+    training = header.model == "TrainingModel"
+    lines = [f"An executable of {header.where}, for {'training' if training else 'inference'}, written by tileflow {header.version}.",
+             f"takes      {stored.takes}", f"returns    {', '.join(header.outputs)}", f"options    {opened.options!r}"]
+    if training:
+        told: dict[str, Any] = {} if header.asked else getattr(optimizer_in(opened, None), "describe", dict)()
+        made = "; ".join(header.asked) or f"{told.pop('name')}({', '.join(f'{name}={x}' for name, x in told.items())})"
+        lines += [f"loss       {loss_in(opened).name}", f"optimizer  {made}", f"updates    {header.updates:,}"]
+    by_kind = Counter(s.kind for s in header.states if s.name in header.stored)
+    lines.append(f"states     {', '.join(f'{kind} {n}' for kind, n in by_kind.items()) or 'none: it was written with export_model=False'}")
+    lines.append(f"model      {'the ONNX file is in it' if header.file is not None else 'the program alone'}")
+    return "\n".join(one_line(line, LONGEST) for line in lines)

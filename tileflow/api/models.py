@@ -208,7 +208,8 @@ def training_model(model: Modelish | Model, options: Options | None = None, *, o
         changes: single options by keyword.
 
     Weights are those of every other training or inference model of `model`: of one network, of one object from `tileflow.load`, of a model (such as
-    `tileflow.load_executable` gives), or of one path while a model of it is in use and the file stays as it is. (`train` and `infer` begin from what is in the file.)
+    `tileflow.load_executable` gives), or of one path while a model of it is in use and the file stays as it is.
+    (`train` and `infer` begin from what is in the file.)
 
     Threads may share the model: its calls, and those of all other models of `model`, take turns.
     """

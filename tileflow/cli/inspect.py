@@ -5,7 +5,8 @@ import argparse
 from typing import TYPE_CHECKING
 
 from ..options.options import declarations
-from ..system.errors import TileflowError
+from ..runtime.executable_file import is_executable
+from ..system.errors import OptionError, TileflowError
 from ..system.terminal import say
 from ..system.text import one_line
 from .arguments import add_model, model_path, options_of
@@ -14,7 +15,7 @@ from .exit import OK, USER_ERROR
 if TYPE_CHECKING:
     from ..graph import Graph
 
-HELP = "say what is in an ONNX file, whether tileflow can run it, and with --training what training will do with it"
+HELP = "say what is in an ONNX file or an executable, whether tileflow can run it, and with --training what training will do with it"
 EPILOG = "With --training the exit code is 2 where something is unsupported."
 OPTIONS = {"dims": "sizes of the model's symbolic dimensions, to show the shapes that follow",
            "micro_batch_size": "the batch to show shapes for (default: the file's, or 1 where it leaves it open)"}
@@ -35,6 +36,14 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(chosen: argparse.Namespace) -> int:
     """`tileflow inspect`."""
     options, path = options_of(chosen), model_path(chosen.model)
+    if is_executable(path):
+        given = [name for name in (*OPTIONS, *PATTERNS) if options.given(name, files=False)]
+        if given or chosen.training:
+            raise OptionError(f"{path} is an executable, compiled already: {declarations()[given[0]].flag if given else '--training'} has no effect "
+                              "on it.")
+        from ..api.executables import described
+        say(described(path))
+        return OK
     from ..importers.onnx import inspect_model, load_model
     batch = options.micro_batch_size if options.given("micro_batch_size") else None
     from ..runtime.preprocessing import Preprocessing

@@ -215,7 +215,10 @@ class Model:
         made = next((getattr(source, name) for name in ("net", "module") if hasattr(source, name)), None)
         if made is not None:
             return f"the network {type(made).__name__}"
-        return str(source.unresolved.where if isinstance(source, OnnxSource) else source.opened.header.where)
+        if isinstance(source, OnnxSource):
+            model = source.unresolved
+            return model.where if model.path is None else str(model.path.name)
+        return str(source.opened.header.where)
 
     def _loaded(self, stored: Stored) -> None:
         """A program of an executable is in use."""

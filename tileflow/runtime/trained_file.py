@@ -63,8 +63,8 @@ def write_trained(source: Source, weights: Mapping[str, np.ndarray], path: Path,
         write_network(source, weights, path, options, inputs, form or FileForm(), metadata, progress)
         return
     if not isinstance(source, OnnxSource):
-        raise ModelError("The model has no ONNX file to write its weights into: it is a program out of an executable, or a module of PyTorch's. Write "
-                         "the file where the model is, or save() another executable; an executable of an ONNX file has that file in it.")
+        raise ModelError("The model has no ONNX file to write its weights into: it is a program out of an executable, or a module of PyTorch's. "
+                         "Write the file where the model is, or save() another executable; an executable of an ONNX file has that file in it.")
     if form is not None:
         raise ModelError(f"{source.model.where} is an ONNX file, which keeps its opset, its names and its sizes; leave out what would change them.")
     run = _plain(options)
