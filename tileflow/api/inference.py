@@ -22,10 +22,10 @@ from ..runtime.source import Source
 from ..system.errors import DataError, OptionError
 from ..system.text import one_line
 from .executables import named
-from .models import Modelish, chosen_options, chosen_progress, source_of
+from .models import Made, chosen_options, chosen_progress, source_of
 
 
-def infer(model: Modelish, options: Options | None = None, *, data: Any = None, progress: Progress | bool | None = None,
+def infer(model: Made, options: Options | None = None, *, data: Any = None, progress: Progress | bool | None = None,
           say: Callable[[str], None] | None = None, **changes: Any) -> dict[str, np.ndarray]:
     """Run a model over all rows of data (labels, if any, are not used).
 

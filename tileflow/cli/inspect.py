@@ -5,7 +5,6 @@ import argparse
 from typing import TYPE_CHECKING
 
 from ..options.options import declarations
-from ..runtime.executable_file import is_executable
 from ..system.errors import OptionError, TileflowError
 from ..system.terminal import say
 from ..system.text import one_line
@@ -26,7 +25,7 @@ LONGEST = 2000
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    add_model(parser)
+    add_model(parser, executable=True)
     parser.add_argument("--training", action="store_true", default=False, help="look at it as a model to train")
     parser.add_argument("--verbose", action="store_true", default=False, help="list the nodes as well, and constants that are single numbers")
     for name in (*OPTIONS, *PATTERNS):
@@ -36,6 +35,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(chosen: argparse.Namespace) -> int:
     """`tileflow inspect`."""
     options, path = options_of(chosen), model_path(chosen.model)
+    from ..runtime.executable_file import is_executable
     if is_executable(path):
         given = [name for name in (*OPTIONS, *PATTERNS) if options.given(name, files=False)]
         if given or chosen.training:

@@ -60,10 +60,16 @@ def loss_data(loss: Loss) -> dict[str, Any]:
 def loss_of(data: Any) -> Loss:
     """The loss that `loss_data` wrote (Fault where it is none)."""
     kinds = {**LOSSES, CompiledLoss.__name__: CompiledLoss}
-    if type(data) is not dict or data.keys() != {"class", "fields"} or data["class"] not in kinds:
+    kind = _named(kinds, data["class"]) if type(data) is dict and data.keys() == {"class", "fields"} else None
+    if kind is None:
         raise Fault("the loss", f"is {shown(data)}")
-    found: Loss = read(data["fields"], kinds[data["class"]], "the loss")
+    found: Loss = read(data["fields"], kind, "the loss")
     return found
+
+
+def _named(kinds: Mapping[str, Any], name: Any) -> Any:
+    """The class of that name; None where there is none, or it is no name."""
+    return kinds.get(name) if type(name) is str else None
 
 
 # ---- optimizers
@@ -123,9 +129,9 @@ class Recipe:
 def optimizer_of(data: Any) -> Optimizer:
     """The optimizer of a `Recipe` (Fault where it is none)."""
     at = "the optimizer"
-    if type(data) is not dict or data.keys() != {"class", "fields", "variable"} or data["class"] not in _BY_NAME:
+    kind = _named(_BY_NAME, data["class"]) if type(data) is dict and data.keys() == {"class", "fields", "variable"} else None
+    if kind is None:
         raise Fault(at, f"is {shown(data)}")
-    kind: Any = _BY_NAME[data["class"]]
     fields, variable = data["fields"], read(data["variable"], tuple[str, ...], f"{at}.variable")
     if type(fields) is not dict or fields.keys() != {f.name for f in dataclasses.fields(kind)}:
         raise Fault(f"{at}.fields", "are not those of its class")
@@ -162,9 +168,9 @@ def _value(data: Any, depth: int = 0) -> Any:
         return data
     if data.keys() == {"float"} and data["float"] in ("inf", "-inf"):
         return float(data["float"])
-    if data.keys() != {"schedule", "fields"} or type(data["fields"]) is not dict or data["schedule"] not in _SCHEDULES:
+    kind = _named(_SCHEDULES, data["schedule"]) if data.keys() == {"schedule", "fields"} and type(data["fields"]) is dict else None
+    if kind is None:
         raise Fault("the optimizer", f"has {shown(data)}, which is no attribute")
-    kind: Any = _SCHEDULES[data["schedule"]]
     fields = {name: _value(x, depth + 1) for name, x in data["fields"].items()}
     return kind(fields["lr"], *fields["factors"]) if kind is schedules.chained else kind(**fields)
 

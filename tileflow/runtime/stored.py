@@ -124,4 +124,5 @@ def _shown(data: Any) -> str:
     """What a sentence calls a loss or an optimizer."""
     if not isinstance(data, Mapping):
         return "none"
-    return str(data.get("fields", {}).get("name", data.get("class")))
+    fields = data.get("fields")
+    return str(fields.get("name", data.get("class")) if isinstance(fields, Mapping) else data.get("class"))
