@@ -12,6 +12,7 @@ import hashlib
 import json
 import math
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -182,25 +183,26 @@ class Opened:
     def check(self) -> None:
         """Read all of it (ModelError where something differs from its digest)."""
         from ..program.file import parts_in
-        self.tensors()
+        states = {s.name: np.empty(s.shape, s.numpy) for s in self.header.states}
+        self.read_into(states.__getitem__)
         if self.header.file is not None:
             self.model_bytes()
         self._from(lambda file: parts_in(file, *self._parts(file)))
 
-    def tensors(self) -> dict[str, np.ndarray]:
-        """The numbers of the stored states by name (ModelError where they are damaged)."""
-        by_name = {s.name: s for s in self.header.states}
-        first = self.header.file is not None
-        wanted = [by_name[name] for name in self.header.stored]
-        budget.require(sum(s.nbytes for s in wanted), f"Executable {self.path}", "close other programs")
-        blobs = self._from(lambda file: self._blobs(file, range(first, first + len(wanted))))
-        return {s.name: blob.view(s.numpy.newbyteorder("<")).astype(s.numpy, copy=False).reshape(s.shape)
-                for s, blob in zip(wanted, blobs, strict=True)}
+    def read_into(self, states: Callable[[str], np.ndarray]) -> None:
+        """Read the stored states into arrays of their types, C-contiguous, by name (ModelError where they are damaged)."""
+        first = 0 if self.header.file is None else 1
+        arrays = [states(name) for name in self.header.stored]
+        self._from(lambda file: self._blobs(file, first, [a.reshape(-1).view(np.uint8) for a in arrays]))
+        for a in arrays if sys.byteorder == "big" else ():
+            a.byteswap(inplace=True)
 
     def model_bytes(self) -> bytes:
         """The ONNX file that the model came from (ModelError where it is damaged)."""
         budget.require(2 * self.header.file_nbytes, f"Executable {self.path}", "close other programs")
-        return bytes(self._from(lambda file: self._blobs(file, range(1)))[0])
+        found = np.empty(self.header.file_nbytes, np.uint8)
+        self._from(lambda file: self._blobs(file, 0, [found]))
+        return found.tobytes()
 
     # ---- reading
 
@@ -234,19 +236,14 @@ class Opened:
             raise Fault("the program", "is cut off")
         return text
 
-    def _blobs(self, file: BinaryIO, which: range) -> list[np.ndarray]:
-        sizes = _sizes(self.header)
-        found = []
-        file.seek(self._begin + padded(self.header.program) + sum(map(padded, sizes[:which.start])))
-        for i in which:
-            blob = np.empty(padded(sizes[i]), np.uint8)
-            if file.readinto(blob.data) != blob.size or blob[sizes[i]:].any():        # type: ignore[attr-defined]
+    def _blobs(self, file: BinaryIO, first: int, into: Sequence[np.ndarray]) -> None:
+        """Read what has a digest, from the number `first` on."""
+        file.seek(self._begin + padded(self.header.program) + sum(map(padded, _sizes(self.header)[:first])))
+        for blob in into:
+            if file.readinto(blob.data) != blob.size or any(file.read(-blob.size % 64)):       # type: ignore[attr-defined]
                 raise Fault("the states", "end too early, or what is between them is damaged")
-            found.append(blob[:sizes[i]])
-        digests = _digests(blob.data for blob in found)
-        if any(self.header.digests[i] != digest for i, digest in zip(which, digests, strict=True)):
+        if _digests(into) != list(self.header.digests[first:first + len(into)]):
             raise Fault("what it stores", "differs from its digest: the file is damaged")
-        return found
 
 
 def _bytes_of(array: np.ndarray) -> memoryview:
@@ -255,7 +252,10 @@ def _bytes_of(array: np.ndarray) -> memoryview:
 
 
 def _digests(blobs: Iterable[Any]) -> list[str]:
-    """Digests of buffers, by two threads: Python lets go of them meanwhile."""
+    """Digests of buffers; of large ones by two threads, for Python lets go of them meanwhile."""
+    blobs = list(blobs)
+    if sum(map(len, blobs)) < SMALL:
+        return [DIGEST(blob).hexdigest() for blob in blobs]
     from concurrent.futures import ThreadPoolExecutor
     with ThreadPoolExecutor(2) as pool:
         return list(pool.map(lambda blob: DIGEST(blob).hexdigest(), blobs))

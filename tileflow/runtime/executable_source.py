@@ -34,9 +34,9 @@ def session_of(opened: Opened) -> Session:
         OutOfMemoryError: there is no room for them.
     """
     header, made = opened.header, Session()
-    tensors = opened.tensors()
     made.declare(header.states)
-    made.restore(tensors, updates=header.updates, micro_batches=header.micro_batches)
+    opened.read_into(made.__getitem__)
+    made.version, made.updates, made.micro_batches = 1, header.updates, header.micro_batches
     made.assigned.update(header.assigned)
     made.trainable = header.trainable
     return made
