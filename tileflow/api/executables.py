@@ -10,7 +10,7 @@ from typing import Any
 from ..loss import without_labels
 from ..optim import Optimizer
 from ..optim.schedules import Run
-from ..options.options import Options
+from ..options.options import Options, declarations
 from ..runtime.executable_file import Opened, is_executable
 from ..runtime.executable_source import source_of
 from ..runtime.host import Progress
@@ -62,11 +62,10 @@ def named(model: Any, options: Options) -> tuple[Any, Options]:
         return model, options
     opened = Opened(model)
     require_weights(opened)
-    told = opened.options.told()
     rows = next((shape[0] for shape in (t.shape for t in opened.header.inputs) if shape), 1)
-    own = {**{name: value for name, (value, _) in told.items()}, "micro_batch_size": rows}
-    made = options.filled(own)
     wanted = opened.options.clone(micro_batch_size=rows)
+    own = {name: value for name, value in wanted.to_dict().items() if declarations()[name].is_compiled or name in opened.header.options}
+    made = options.filled(own)
     require_same(opened, wanted, made)
     return opened, made
 

@@ -157,12 +157,9 @@ class Opened:
         self.path = Path(path)
 
         def opened(file: BinaryIO) -> str:
-            self.header, self._begin = _header(file)
-            return digest_of_text(self._text(file))
+            self.header, begin = _header(file)
+            return digest_of_text(_text(file, self.header, begin))
         self.digest: str = self._from(opened)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.path,)
 
     @cached_property
     def options(self) -> Options:
@@ -222,23 +219,18 @@ class Opened:
             raise self.refused(Fault(at, f"cannot be: {error}")) from None
 
     def _parts(self, file: BinaryIO) -> tuple[bytes, int, int]:
-        """The text of the program's structure, and where in the file its constants are."""
-        text = self._text(file)
+        """The text of the program's structure, and where in the file its constants are. The file may have been written again since, with the same
+        program and other weights."""
+        header, begin = _header(file)
+        text = _text(file, header, begin)
         if digest_of_text(text) != self.digest:
             raise Fault("the file", "is another one by now")
-        end = os.fstat(file.fileno()).st_size
-        return text, self._begin + sum(map(padded, (self.header.program, *_sizes(self.header)))), end
-
-    def _text(self, file: BinaryIO) -> bytes:
-        file.seek(self._begin)
-        text = file.read(self.header.program)
-        if len(text) != self.header.program:
-            raise Fault("the program", "is cut off")
-        return text
+        return text, begin + sum(map(padded, (header.program, *_sizes(header)))), os.fstat(file.fileno()).st_size
 
     def _blobs(self, file: BinaryIO, first: int, into: Sequence[np.ndarray]) -> None:
-        """Read what has a digest, from the number `first` on."""
-        file.seek(self._begin + padded(self.header.program) + sum(map(padded, _sizes(self.header)[:first])))
+        """Read what has a digest, from the number `first` on; of a file that was written again what is still the same."""
+        header, begin = _header(file)
+        file.seek(begin + padded(header.program) + sum(map(padded, _sizes(header)[:first])))
         for blob in into:
             if file.readinto(blob.data) != blob.size or any(file.read(-blob.size % 64)):       # type: ignore[attr-defined]
                 raise Fault("the states", "end too early, or what is between them is damaged")
@@ -290,6 +282,15 @@ def _header(file: BinaryIO) -> tuple[Header, int]:
     header: Header = read(data, Header, "the header", {Any: lambda value, _: value})
     _check(header, size, START + length)
     return header, START + length
+
+
+def _text(file: BinaryIO, header: Header, begin: int) -> bytes:
+    """The text of a program's structure."""
+    file.seek(begin)
+    text = file.read(header.program)
+    if len(text) != header.program:
+        raise Fault("the program", "is cut off")
+    return text
 
 
 def _check(header: Header, size: int, begin: int) -> None:
