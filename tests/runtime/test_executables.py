@@ -23,7 +23,7 @@ from onnx_models import model_of, node, port, tensor
 from paths import exhaustive
 from places import PATH
 from program_kinds import Recurrent
-from random_strategies import CLASSES, Images, Tokens
+from random_strategies import CLASSES, Images, Tokens, draw
 
 import tileflow
 from tileflow import compiler, nn, optim
@@ -180,6 +180,27 @@ def test_another_process_trains_on_to_the_same_bits(kind: str, trained_elsewhere
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in FEWER])
 def test_and_so_do_these(kind: str, tmp_path: Path) -> None:
     assert_same(both(tmp_path, (kind,))[kind])
+
+
+@exhaustive
+@pytest.mark.parametrize("seed", range(6))
+def test_drawn_strategies_and_options(seed: int, tmp_path: Path) -> None:
+    """Replicas with weights of their own, stages, precisions, output modes: loaded beside the model, in the same process."""
+    what = draw(seed)
+    model = tileflow.training_model(what.network(), **what.options())
+    calls(model, *what.data(), count=1)
+    loaded = tileflow.load_executable(model.save(tmp_path / "drawn.tileflow"), threads=3)
+    assert calls(loaded, *what.data()) == calls(model, *what.data())
+    assert states(loaded) == states(model)
+
+
+def test_anchored_values_are_there(tmp_path: Path) -> None:
+    model = small(anchored_tensors=("0", "Gradient___4.bias"))
+    calls(model, X, Y)
+    loaded = tileflow.load_executable(model.save(tmp_path / "anchors.tileflow"))
+    assert calls(loaded, X, Y) == calls(model, X, Y)
+    assert {n: a.tobytes() for n, a in loaded.anchored().items()} == {n: a.tobytes() for n, a in model.anchored().items()}
+    assert loaded.anchored("Gradient___4.bias").shape == (3,)
 
 
 def test_a_warm_load_imports_neither_graph_nor_compiler(trained_elsewhere: dict[str, Both]) -> None:

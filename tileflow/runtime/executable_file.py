@@ -62,8 +62,8 @@ class Header:
 
     version: tileflow's. model: the class of the model. where: what messages called it. types: of a call's arrays; the
     first `own` are the model's inputs. inputs: of a micro-batch, by name. outputs: all that calls return, the loss
-    (`loss_output`) among it, and last the `anchors`. once: names of the outputs of which a call in output mode final
-    keeps one micro-batch.
+    (`loss_output`) among it, and last as many as there are `anchors`, which are what options call them. once: names of
+    the outputs of which a call in output mode final keeps one micro-batch.
     whole: there are weights; else whoever loads has them.
     options, loss, fitted, optimizer: as `recipes` and `Options.told` write them; fitted: the loss for these outputs.
     structure: what of the optimizer is compiled in. asked: what of it is no data. assigned, updates, micro_batches,
@@ -320,8 +320,7 @@ def _check(header: Header, size: int, begin: int) -> None:
         raise Fault("the header", "has no digest for each part, or counts below 0")
     if begin + padded(header.program) + sum(map(padded, sizes)) > size:
         raise Fault("the file", f"has {size:,} bytes, fewer than its parts need")
-    anchors = header.outputs[len(header.outputs) - len(header.anchors):]
-    if not 0 <= header.own <= len(header.types) == len(header.inputs) or anchors != header.anchors \
+    if not 0 <= header.own <= len(header.types) == len(header.inputs) or len(header.anchors) > len(header.outputs) \
             or (header.model == "TrainingModel") != (header.loss_output is not None) \
             or (header.loss_output is not None and header.loss_output not in header.outputs):
         raise Fault("the header", "names inputs or outputs that do not go together")
