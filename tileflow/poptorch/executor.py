@@ -562,7 +562,7 @@ def load(filename: str | os.PathLike[str], edit_opts_fn: Callable[[Options], Any
             setattr(own, name, value)
     with translated():
         bridge = load_executable(_file(filename), edit)
-    made = PoplarExecutor(bridge.model, options, bridge.training, bridge.optimizer)
+    made = PoplarExecutor(bridge.model, options, bridge.training, getattr(bridge.compiled, "optimizer", None))
     made._bridge, made._is_attached, made._seconds = bridge, True, 0.0
     return made
 

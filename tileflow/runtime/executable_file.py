@@ -180,11 +180,19 @@ class Opened:
     def check(self) -> None:
         """Read all of it (ModelError where something differs from its digest)."""
         from ..program.file import parts_in
-        states = {s.name: np.empty(s.shape, s.numpy) for s in self.header.states}
-        self.read_into(states.__getitem__)
-        if self.header.file is not None:
-            self.model_bytes()
-        self._from(lambda file: parts_in(file, *self._parts(file)))
+
+        def read(file: BinaryIO) -> None:
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)     # not from the memory it was written from
+            header, begin = _header(file)
+            at = begin + padded(header.program)
+            for nbytes, digest in zip(_sizes(header), header.digests, strict=True):
+                file.seek(at)
+                if _digest_in(file, nbytes) != digest:
+                    raise Fault("what it stores", "differs from its digest: the file is damaged")
+                at += padded(nbytes)
+            parts_in(file, *self._parts(file))
+        self._from(read)
 
     def read_into(self, states: Callable[[str], np.ndarray]) -> None:
         """Read the stored states into arrays of their types, C-contiguous, by name (ModelError where they are damaged)."""
@@ -253,6 +261,15 @@ def _digests(blobs: Iterable[Any]) -> list[str]:
         return list(pool.map(lambda blob: DIGEST(blob).hexdigest(), blobs))
 
 
+def _digest_in(file: BinaryIO, nbytes: int) -> str:
+    """The digest of the next bytes of a file, of which few are in memory at a time."""
+    found = DIGEST()
+    while nbytes > 0 and (part := file.read(min(nbytes, 16 * SMALL))):
+        found.update(part)
+        nbytes -= len(part)
+    return found.hexdigest()
+
+
 def _sizes(header: Header) -> list[int]:
     """Bytes of what follows the program's text and has a digest."""
     by_name = {s.name: s for s in header.states}
@@ -262,6 +279,7 @@ def _sizes(header: Header) -> list[int]:
 def _header(file: BinaryIO) -> tuple[Header, int]:
     """The header of a file and where what follows it begins (Fault where the file is not what its first bytes say)."""
     size = os.fstat(file.fileno()).st_size
+    file.seek(0)
     start = file.read(START)
     if start[:len(MAGIC) - 1] != MAGIC[:-1]:
         raise Fault("the file", "is no executable of tileflow")

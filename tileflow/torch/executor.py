@@ -211,11 +211,6 @@ class Executor:
 
     # ---- the optimizer
 
-    @property
-    def optimizer(self) -> Any:
-        """What updates the weights: the one that it was given, or that an executable holds."""
-        return self._optimizer
-
     def set_optimizer(self, optimizer: Any) -> None:
         """Update the weights with this optimizer's attributes from the next call on; a scheduler's step takes effect
         so. Nothing is compiled, and moments go on.
