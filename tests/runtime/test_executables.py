@@ -401,6 +401,8 @@ def test_models_in_pieces_have_no_program(tmp_path: Path) -> None:
     onnx.save(model_of([node("NonZero", ["x"], ["places"]), node("Cast", ["places"], ["y"], to=TensorProto.FLOAT)], [port("x", ["N", 6])],
                        [port("y", [2, None])]), tmp_path / "pieces.onnx")
     model = tileflow.inference_model(tmp_path / "pieces.onnx")
+    with pytest.raises(UnsupportedError, match="no executable of a model that is no one program, since sizes"):
+        model.compile_and_export(tmp_path / "pieces.tileflow", X)
     model(X)
     with pytest.raises(TileflowError, match=r"The model runs in pieces.*no one program"):
         model.save(tmp_path / "pieces.tileflow")
@@ -507,7 +509,7 @@ def test_memory_is_asked_for_before_it_is_taken(file: Path, tmp_path: Path) -> N
 
 
 def test_what_cannot_be_read_or_written(tmp_path: Path, file: Path) -> None:
-    for path, says in ((tmp_path / "none", "cannot be read: No such file"), (tmp_path, "cannot be read: Is a directory")):
+    for path, says in ((tmp_path / "none", "cannot be read: No such file"), (tmp_path, "cannot be read: Is a directory"), (3, "not int")):
         with pytest.raises(ModelError, match=says):
             tileflow.load_executable(path)
     with pytest.raises(CheckpointError, match="create the folder first"):

@@ -154,6 +154,8 @@ class Opened:
             ModelError: it cannot be read, is cut short, damaged, of another version or no executable.
             OutOfMemoryError: there is no room for its states.
         """
+        if not isinstance(path, (str, os.PathLike)):
+            raise ModelError(f"An executable is the path of a file, not {type(path).__name__}.")
         self.path = Path(path)
 
         def opened(file: BinaryIO) -> str:

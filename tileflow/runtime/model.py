@@ -1,9 +1,10 @@
 """What models are: callables that run whole calls of `micro-batch x accumulation x iterations` rows."""
 from __future__ import annotations
 
+import contextlib
 import os
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -133,7 +134,8 @@ class Model:
             export_model: with the weights, all that the optimizer remembers and, of a model out of an ONNX file, that
                 file; else the program alone, which `load_executable` of a model that has weights takes.
         """
-        self.compile(*arrays)
+        with self._one_program():
+            self.compile(*arrays)
         return self.save(path, export_model)
 
     def save(self, path: str | os.PathLike[str], export_model: bool = True) -> Path:
@@ -155,7 +157,8 @@ class Model:
     def save_nested(self, path: str | os.PathLike[str], whole: bool, form: Any) -> None:
         """`save`; `form`: how the arguments and results of a module of PyTorch's are nested, as data."""
         if not self.is_compiled and self.programs.absent is None and (types := self._declared()):
-            self.take(types)
+            with self._one_program():
+                self.take(types)
         from .exporting import export
         current = self.programs.required()
         types, program = current.signature.types, current.program
@@ -163,6 +166,18 @@ class Model:
                types=tuple((t.dtype, t.shape) for t in types), anchors=current.anchors,
                once=tuple(sorted(outputs.kept_once(program, "final"))), options=_told(self.options),
                loss_output=None if program.loss is None else program.loss.name, **self._facts(types))
+
+    @contextlib.contextmanager
+    def _one_program(self) -> Iterator[None]:
+        """Where sizes follow from data, which has a way of its own for calls, the sentence is about executables."""
+        try:
+            yield
+        except UnsupportedError as error:
+            from ..importers.onnx import DynamicOperandError
+            if not isinstance(error, DynamicOperandError):
+                raise
+            raise UnsupportedError(f"There is no executable of a model that is no one program, since sizes, branches or turns in it follow from "
+                                   f"data: {error}") from None
 
     def load_executable(self, path: str | os.PathLike[str]) -> None:
         """Take a program that `compile_and_export` or `save` of such a model wrote, in place of compiling it. Weights and
