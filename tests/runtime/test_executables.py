@@ -27,6 +27,7 @@ from random_strategies import CLASSES, Images, Tokens, draw
 
 import tileflow
 from tileflow import compiler, nn, optim
+from tileflow.executable import store
 from tileflow.optim import schedules
 from tileflow.runtime import executable_file
 from tileflow.runtime.executable_file import Opened
@@ -251,6 +252,17 @@ def test_what_edit_options_is(file: Path) -> None:
         tileflow.load_executable(file, thread=1)
 
 
+def test_an_image_that_looks_for_anomalies_is_not_kept_for_others(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[str] = []
+    monkeypatch.setattr(store, "enabled", True)
+    monkeypatch.setattr(store, "load", lambda key: None)
+    monkeypatch.setattr(store, "save", lambda key, image: kept.append(key))
+    tileflow.load_executable(file, detect_anomaly=True)
+    assert kept == []
+    tileflow.load_executable(file)
+    assert len(kept) == 1
+
+
 # ---- what is no data
 
 def rising(update: int) -> float:
@@ -321,6 +333,8 @@ def test_a_model_takes_a_program_and_keeps_its_weights(tmp_path: Path, monkeypat
     (lambda: small(optimizer="sgd"), "was compiled with the optimizer AdamW"),
     (lambda: small(loss="mse"), "was compiled with the loss cross_entropy, and this model has mse"),
     (lambda: small(anchored_tensors=("0",)), r"keeps the values \[\], and this model \['0'\]"),
+    (lambda: tileflow.training_model(nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Dropout(0.3), nn.Linear(8, 3)),
+                                     optimizer=small().optimizer), "computes something else than this model: operators"),
     (lambda: tileflow.inference_model(nn.Linear(6, 3)), "is of a TrainingModel, and this is a InferenceModel"),
     (lambda: tileflow.training_model(nn.Linear(6, 3), optimizer=small().optimizer), r"has the parameter 0\.weight, .*none of that name"),
     (lambda: tileflow.training_model(nn.Sequential(nn.Linear(6, 9)), optimizer=small().optimizer), r"one of float32\[9, 6\]")])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import numpy as np
 
@@ -74,6 +74,8 @@ class StoredFile(ModelFile):
 
 class ProgramSource:
     """One program, and no graph to compile another from: a network of layers or a module was where it was exported."""
+
+    has_graph: ClassVar[bool] = False
 
     def __init__(self, opened: Opened, options: Options, session: Session) -> None:
         self.opened, self.options, self.session = opened, options, session

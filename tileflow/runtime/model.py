@@ -191,10 +191,17 @@ class Model:
         from .executable_file import Opened
         stored = Stored(Opened(path))
         types = stored.types
-        if (why := stored.differs(self._description(types)) or stored.lacks(self.source.state_dict(self.training))) is not None:
+        why = stored.differs(self._description(types)) or stored.lacks(self.source.state_dict(self.training))
+        if why is None and self.source.has_graph and stored.fingerprint != self._graph_digest(types):
+            why = "computes something else than this model: operators, attributes, names or sizes, or what is trained, differ"
+        if why is not None:
             raise OptionError(f"Executable {path} {why}; make the model as the one that was exported, or compile this one.")
-        self.source.stored = (stored, *self.source.stored)
-        self.take(types)
+        before, self.source.stored = self.source.stored, (stored, *self.source.stored)
+        try:
+            self.take(types)
+        except BaseException:
+            self.source.stored = before
+            raise
 
     def take(self, types: tuple[TensorType, ...]) -> None:
         """Be ready for a call's arrays of these types, as `compile` is for arrays."""
@@ -220,7 +227,7 @@ class Model:
         if told["model"] not in ("TrainingModel", "InferenceModel"):
             raise UnsupportedError(f"A {told['model']} cannot be written as an executable; training and inference models can.")
         return {"model": told["model"], "where": self._where, "anchored": self.anchors.names, "loss": told["loss"],
-                "structure": told["structure"], "fitted": None, "optimizer": None, "asked": (), "fingerprint": "",
+                "structure": told["structure"], "fitted": None, "optimizer": None, "asked": (), "fingerprint": self._graph_digest(types),
                 "run": (None, None), "plateaus": ()}
 
     @property
@@ -234,6 +241,13 @@ class Model:
             model = source.unresolved
             return model.where if model.path is None else str(model.path.name)
         return str(source.opened.header.where)
+
+    def _graph_digest(self, types: tuple[TensorType, ...]) -> str:
+        """The digest of the graph that would be compiled for a call's arrays of these types, or was for an executable."""
+        if (stored := self._stored(types)) is not None:
+            return stored.fingerprint
+        from ..graph.digest import digest
+        return digest(self._begun(types)[0])
 
     def _loaded(self, stored: Stored) -> None:
         """A program of an executable is in use."""

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -23,6 +23,8 @@ from .stored import Stored
 
 class NetSource:
     """A network of layers. All models wrapped around one network share its session."""
+
+    has_graph: ClassVar[bool] = True
 
     def __init__(self, net: Module, options: Options) -> None:
         self.net, self.options, self.precision = net, options, Precision.of(options)

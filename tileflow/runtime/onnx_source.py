@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -33,6 +33,8 @@ class OnnxSource:
 
     as_written: for inference, too, batch normalisation and dropout are what the file says they are.
     """
+
+    has_graph: ClassVar[bool] = True
 
     def __init__(self, model: OnnxModel | ModelFile, options: Options, session: Session | None = None,
                  as_written: bool = False) -> None:

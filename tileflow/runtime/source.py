@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -40,6 +40,8 @@ class Source(Protocol):
     precision: Precision
     stored: tuple[Stored, ...]
     """Programs of executables, which need not be compiled."""
+    has_graph: ClassVar[bool]
+    """A graph is made in less time than a program is compiled: no exporter is asked for it."""
 
     def with_options(self, options: Options) -> Source:
         """The same model with other options, on the same session, for a model to be made of it."""

@@ -10,7 +10,7 @@ import numpy as np
 from ..executable.engine import Engine
 from ..memory.types import TensorType
 from ..state import Session
-from .executable import kept_engine, make_engine
+from .executable import keeps, kept_engine, make_engine
 from .host import Host, Progress
 
 if TYPE_CHECKING:
@@ -100,7 +100,8 @@ class Stored:
         digest = self.opened.digest
         found = kept_engine(digest, session, initial, host, final)
         if found is None:
-            found = make_engine(self.program(), session, initial, host, final=final, progress=progress, digest=digest)
+            kept = digest if keeps(host) else None
+            found = make_engine(self.program(), session, initial, host, final=final, progress=progress, digest=kept)
         image, header, options = found.image, self.opened.header, self.opened.options
         calls = options.device_iterations * options.gradient_accumulation * options.replication_factor
         told = [*image.inputs], [t.name for t in image.outputs], image.training, image.micro_batches, [*image.states]

@@ -184,7 +184,7 @@ class TrainingModel(LossModel):
         self.source.session.turn.change(self._optimizer.take_awaited)
         recipe = Recipe(self.optimizer, self.source.parameter_names())
         plateaus = remembered.with_state(self.optimizer)
-        return {**super()._facts(types), "optimizer": recipe.data, "asked": tuple(recipe.asked), "fingerprint": self.fingerprint,
+        return {**super()._facts(types), "optimizer": recipe.data, "asked": tuple(recipe.asked),
                 "run": (self.run.updates, self.run.per_epoch),
                 "plateaus": tuple((name, tuple(map(float, p.state()))) for name, p in plateaus.items())}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -36,6 +36,8 @@ class TorchSource:
     form, example: of the call for which a graph is wanted next. trained: what the optimizer updates, by the names of
     the session; None: all that require gradients. by: that exporter only.
     """
+
+    has_graph: ClassVar[bool] = False
 
     def __init__(
         self, module: torch.nn.Module, options: Options, homed: Homed, training: bool, by: Exporter | None = None
