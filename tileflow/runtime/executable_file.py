@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import numpy as np
 
-from ..kernels.dtypes import CODES
+from ..kernels.dtypes import CODES, NARROW
 from ..memory import budget
 from ..memory.alignment import padded
 from ..memory.tensor import Tensor
@@ -159,8 +159,9 @@ class Opened:
         self.path = Path(path)
 
         def opened(file: BinaryIO) -> str:
-            self.header, begin = _header(file)
-            return digest_of_text(_text(file, self.header, begin))
+            self._start = file.read(START)
+            self.header, self._begin = _header(file)
+            return digest_of_text(_text(file, self.header, self._begin))
         self.digest: str = self._from(opened)
 
     @cached_property
@@ -186,9 +187,8 @@ class Opened:
         def read(file: BinaryIO) -> None:
             if hasattr(os, "posix_fadvise"):
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)     # not from the memory it was written from
-            header, begin = _header(file)
-            at = begin + padded(header.program)
-            for nbytes, digest in zip(_sizes(header), header.digests, strict=True):
+            at = self._begin + padded(self.header.program)
+            for nbytes, digest in zip(_sizes(self.header), self.header.digests, strict=True):
                 file.seek(at)
                 if _digest_in(file, nbytes) != digest:
                     raise Fault("what it stores", "differs from its digest: the file is damaged")
@@ -201,6 +201,8 @@ class Opened:
         first = 0 if self.header.file is None else 1
         arrays = [states(name) for name in self.header.stored]
         self._from(lambda file: self._blobs(file, first, [a.reshape(-1).view(np.uint8) for a in arrays]))
+        if any(a.dtype == np.bool_ and a.view(np.uint8).max(initial=0) > 1 for a in arrays):
+            raise self.refused("a state of truth values holds others")
         for a in arrays if sys.byteorder == "big" else ():
             a.byteswap(inplace=True)
 
@@ -228,10 +230,14 @@ class Opened:
         except (OptionError, ValueError, TypeError, AttributeError) as error:
             raise self.refused(Fault(at, f"cannot be: {error}")) from None
 
+    def _now(self, file: BinaryIO) -> tuple[Header, int]:
+        """The header of the file as it is now: written again since, perhaps, with the same program and other weights."""
+        file.seek(0)
+        return (self.header, self._begin) if file.read(START) == self._start else _header(file)
+
     def _parts(self, file: BinaryIO) -> tuple[bytes, int, int]:
-        """The text of the program's structure, and where in the file its constants are. The file may have been written again since, with the same
-        program and other weights."""
-        header, begin = _header(file)
+        """The text of the program's structure, and where in the file its constants are."""
+        header, begin = self._now(file)
         text = _text(file, header, begin)
         if digest_of_text(text) != self.digest:
             raise Fault("the file", "is another one by now")
@@ -239,7 +245,7 @@ class Opened:
 
     def _blobs(self, file: BinaryIO, first: int, into: Sequence[np.ndarray]) -> None:
         """Read what has a digest, from the number `first` on; of a file that was written again what is still the same."""
-        header, begin = _header(file)
+        header, begin = self._now(file)
         file.seek(begin + padded(header.program) + sum(map(padded, _sizes(header)[:first])))
         for blob in into:
             if file.readinto(blob.data) != blob.size or any(file.read(-blob.size % 64)):       # type: ignore[attr-defined]
@@ -329,8 +335,8 @@ def _check(header: Header, size: int, begin: int) -> None:
         raise Fault("the states", "are there, and it says that they are not")
     for s in header.states:
         owner = by_name.get(s.owner)
-        if s.kind not in (*LASTING, "accumulator") or (s.role in ("replica", "average")
-                                                         and (owner is None or owner.shape != s.shape)):
+        alone = s.role in ("replica", "average") and (owner is None or owner.shape != s.shape)
+        if alone or s.kind not in (*LASTING, "accumulator") or s.dtype in NARROW:
             raise Fault(f"the state {s.name!r:.80}", "is none that a session has")
     stored, others = (sum(s.room for s in header.states if (s.name in lasting) is kept) for kept in (True, False))
     if others > UNSTORED * stored + SMALL:
