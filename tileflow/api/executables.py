@@ -11,11 +11,12 @@ from ..loss import without_labels
 from ..optim import Optimizer
 from ..optim.schedules import Run
 from ..options.options import Options, declarations
-from ..runtime.executable_file import Opened, is_executable
+from ..runtime.executable_file import Opened
 from ..runtime.executable_source import source_of
 from ..runtime.host import Progress
 from ..runtime.inference_model import InferenceModel
 from ..runtime.loading import edited, loss_in, optimizer_in, require_same, require_weights
+from ..runtime.model_file import is_executable
 from ..runtime.stored import Stored
 from ..runtime.training_model import TrainingModel
 from ..system.text import one_line
@@ -43,7 +44,7 @@ def load_executable(path: str | os.PathLike[str], edit_options: Callable[[Option
         changes: single options by keyword, after edit_options.
 
     Raises:
-        ModelError: the file cannot be read, is damaged, from another version or no executable, or it was written with export_model=False.
+        ModelError: the file cannot be read, is damaged, of another version of the format or no executable, or it was written with export_model=False.
         OptionError: a changed option is compiled in, or an optimizer is asked for, or is another one.
         OutOfMemoryError: there is no room for it.
     """

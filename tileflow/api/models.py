@@ -18,7 +18,7 @@ from ..options.uses import check_layers, check_use
 from ..runtime.host import Progress
 from ..runtime.inference_model import InferenceModel
 from ..runtime.model import Model
-from ..runtime.model_file import ModelFile
+from ..runtime.model_file import ModelFile, is_executable
 from ..runtime.onnx_source import OnnxSource
 from ..runtime.source import Source
 from ..runtime.training_model import TrainingModel
@@ -58,7 +58,6 @@ def load(path: str | os.PathLike[str], *, num_classes: int | None = None, seed: 
 
 def refuse_executable(path: Any) -> None:
     """ModelError where a path is that of an executable: a model that is compiled already."""
-    from ..runtime.executable_file import is_executable
     if is_executable(path):
         raise ModelError(f"{path} is an executable, compiled already: tileflow.load_executable gives its model; train and infer take it as it is.")
 

@@ -87,7 +87,7 @@ def run(chosen: argparse.Namespace) -> int:
 
 def _read(path: str | Path, options: Options) -> tuple[OnnxModel | Opened, Preprocessing, str, Options]:
     """An ONNX file or an executable, what it says of the data that it was trained on, its first output, and the options that hold."""
-    from ..runtime.executable_file import is_executable
+    from ..runtime.model_file import is_executable
     from ..runtime.preprocessing import Preprocessing
     if not is_executable(path):
         from ..importers.onnx import load_model

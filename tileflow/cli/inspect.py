@@ -35,7 +35,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(chosen: argparse.Namespace) -> int:
     """`tileflow inspect`."""
     options, path = options_of(chosen), model_path(chosen.model)
-    from ..runtime.executable_file import is_executable
+    from ..runtime.model_file import is_executable
     if is_executable(path):
         given = [name for name in (*OPTIONS, *PATTERNS) if options.given(name, files=False)]
         if given or chosen.training:

@@ -33,12 +33,11 @@ from ..state.session import LASTING, Declaration
 from ..system.errors import ModelError, OptionError
 from ..system.files import atomic_write
 from ..system.reading import open_regular, parsed
+from .model_file import EXECUTABLE as MAGIC
 
 if TYPE_CHECKING:
     from ..program.program import Program
 
-MAGIC = b"tflexec1"
-"""A file's first bytes; the last is the version of the format."""
 START = len(MAGIC) + 8 + 32
 MAX_HEADER = 256 << 20
 UNSTORED = 4
@@ -130,17 +129,6 @@ def write(path: str | os.PathLike[str], header: Header, program: tuple[bytes, Se
     start = MAGIC + len(content).to_bytes(8, "little") + DIGEST(content).digest()
     parts = [part for blob in (text, *blobs) for part in (blob, bytes(-len(blob) % 64))]
     atomic_write(path, [start, content, *parts, *constants], check=_is_whole)
-
-
-def is_executable(path: Any) -> bool:
-    """Whether somebody named an executable's file: its first bytes say so."""
-    if not isinstance(path, (str, os.PathLike)):
-        return False
-    try:
-        with open_regular(path) as file:
-            return file.read(len(MAGIC))[:-1] == MAGIC[:-1]
-    except (OSError, ValueError):
-        return False
 
 
 class Opened:
