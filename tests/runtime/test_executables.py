@@ -275,11 +275,26 @@ def test_rates_that_are_functions_are_asked_for(tmp_path: Path) -> None:
     path = model.save(tmp_path / "function.tileflow")
     with pytest.raises(OptionError, match=r"lr, the function rising.*optimizer=\.\.\."):
         tileflow.load_executable(path)
+    with pytest.raises(OptionError, match=r"optimizer must be one of tileflow\.optim, such as SGD\(lr=0\.1\), not str"):
+        tileflow.load_executable(path, optimizer="sgd")                                 # type: ignore[arg-type]
     with pytest.raises(OptionError, match="compiled with another optimizer"):
         tileflow.load_executable(path, optimizer=optim.AdamW(lr=rising))
     loaded = tileflow.load_executable(path, optimizer=optim.SGD(lr=schedules.warmup(rising, 2), momentum=0.9))
     assert calls(loaded, X, Y) == calls(model, X, Y)
     assert states(loaded) == states(model)
+
+
+class Mine(optim.SGD):
+    """An optimizer of one's own."""
+
+
+def test_an_optimizer_of_ones_own_is_asked_for(tmp_path: Path) -> None:
+    model = small(optimizer=Mine(lr=0.1, momentum=0.9))
+    calls(model, X, Y)
+    path = model.save(tmp_path / "own.tileflow")
+    with pytest.raises(OptionError, match="what is no data and so is not in it: the optimizer Mine"):
+        tileflow.load_executable(path)
+    assert calls(tileflow.load_executable(path, optimizer=Mine(lr=0.1, momentum=0.9)), X, Y) == calls(model, X, Y)
 
 
 def test_a_loss_of_ones_own_is_in_the_program(tmp_path: Path) -> None:

@@ -56,6 +56,8 @@ def loss_in(opened: Opened) -> Loss:
 def optimizer_in(opened: Opened, given: Optimizer | None) -> Optimizer | None:
     """The optimizer that an executable is trained with: the one in it, or the one that is given in its place; None of an inference model."""
     header = opened.header
+    if given is not None and not isinstance(given, Optimizer):
+        raise OptionError(f"optimizer must be one of tileflow.optim, such as SGD(lr=0.1), not {type(given).__name__}.")
     if header.model != "TrainingModel":
         if given is not None:
             raise OptionError(f"Executable {opened.path} is of an inference model, which has no optimizer; leave optimizer out.")
