@@ -211,16 +211,18 @@ def test_a_warm_load_imports_neither_graph_nor_compiler(trained_elsewhere: dict[
     assert not elsewhere(*files) & heavy
 
 
-def test_an_executable_is_exported_again_and_copied(file: Path, tmp_path: Path) -> None:
+def test_an_executable_is_exported_again_and_copied(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each goes on by itself: the file's own, the second file's, a copy's."""
+    monkeypatch.chdir(tmp_path)
     model = tileflow.load_executable(file)
-    again = tileflow.load_executable(model.save(tmp_path / "again.tileflow"))
+    again = tileflow.load_executable(model.save("again.tileflow"))
     copied = copy.deepcopy(model)
     found = [[*calls(m, X, Y), *states(m).values()] for m in (model, again, copied)]
     assert found[0] == found[1] == found[2]
     for _ in range(3):
         model.save(tmp_path / "again.tileflow")
         model(X, Y)
+    monkeypatch.chdir(file.parent)
     again.destroy()
     again.load_state_dict(model.state_dict())
     again.load_optimizer_state_dict(model.optimizer_state_dict())

@@ -144,7 +144,7 @@ class Opened:
         """
         if not isinstance(path, (str, os.PathLike)):
             raise ModelError(f"An executable is the path of a file, not {type(path).__name__}.")
-        self.path = Path(path)
+        self.path, self._absolute = Path(path), os.path.abspath(path)        # it may be read again from another folder
 
         def opened(file: BinaryIO) -> str:
             self._start = file.read(START)
@@ -205,7 +205,7 @@ class Opened:
 
     def _from(self, act: Callable[[BinaryIO], Any]) -> Any:
         try:
-            with open_regular(self.path) as file:
+            with open_regular(self._absolute) as file:
                 return act(file)
         except Fault as fault:
             raise self.refused(fault) from None
