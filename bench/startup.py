@@ -1,4 +1,5 @@
-"""What a first result takes: `tileflow train` to the end of its first call, and files to their first outputs, with an empty and a warm cache.
+"""What a first result takes: `tileflow train` to the end of its first call, and files and executables to their first outputs, with an empty and a
+warm cache.
 
     python -m bench startup [DIR] [--manifest FILE] [--inputs DIR] [--only IDS] [--python PROGRAM] [--runs N]
 
@@ -108,6 +109,29 @@ with np.load(sys.argv[2]) as stored:
 sizes = dict(zip(("micro_batch_size", "gradient_accumulation", "device_iterations"), map(int, sys.argv[3:])))
 tileflow.training_model(sys.argv[1], loss="cross_entropy", optimizer="adamw", **sizes)(x, y)
 """
+EXPORT = """
+import sys
+import numpy as np
+import tileflow
+with np.load(sys.argv[2]) as stored:
+    x, y = stored["x"], stored["y"]
+model = tileflow.training_model(sys.argv[1], loss="cross_entropy", optimizer="adamw")
+model(x, y)
+model.save(sys.argv[3])
+tileflow.inference_model(model).compile_and_export(sys.argv[4], x)
+"""
+LOADED = """
+import sys
+import numpy as np
+import tileflow
+with np.load(sys.argv[2]) as stored:
+    x, y = stored["x"], stored["y"]
+began = __import__("time").perf_counter()
+model = tileflow.load_executable(sys.argv[1])
+model(*((x, y) if model.training else (x,)))
+print(f"{__import__('time').perf_counter() - began:.3f}", file=sys.stderr)
+"""
+"""Says on standard error what loading and the first call took after the imports."""
 LAYERS = 50
 
 
@@ -143,6 +167,12 @@ def subjects(chosen: argparse.Namespace, folder: Path) -> Iterator[tuple[str, li
     for name in ("mnist", "bert-mini"):
         model, _, data, _, _, *sizes = prepare(name, folder)
         yield f"{name}, a training step", [chosen.python, "-c", STEP, model, data, *sizes[1::2]]
+        if name == "bert-mini":
+            exported = [str(folder / f"{name}-{kind}.tileflow") for kind in ("training", "inference")]
+            taken([chosen.python, "-c", EXPORT, model, data, *exported], folder / "cache of the export")
+            for kind, path in zip(("a training step", "inference"), exported, strict=True):
+                yield f"{name}, executable: {kind}", [chosen.python, "-c", LOADED, path, data]
+    yield "(both imports, for comparison)", [chosen.python, "-c", "import numpy, tileflow"]
     onnx.save(files.quantised(LAYERS), folder / "quantised.onnx")
     paths = [folder / "quantised.onnx", *(real.files(chosen.folder, chosen.manifest, chosen.only) if chosen.folder else [])]
     for path in paths:
@@ -162,16 +192,16 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--python", default=sys.executable, help="the Python of an environment with tileflow")
     parser.add_argument("--runs", type=int, default=3, help="warm starts; their median is told")
     chosen = parser.parse_args(list(arguments))
-    print(f"{'first result of':<28} {'empty cache':>12} {'warm':>8} {'warm':>9}\n{'':<28} {'CPU s':>12} {'CPU s':>8} {'clock s':>9}")
+    print(f"{'first result of':<36} {'empty cache':>12} {'warm':>8} {'warm':>9}\n{'':<36} {'CPU s':>12} {'CPU s':>8} {'clock s':>9}")
     with tempfile.TemporaryDirectory() as scratch:
         for i, (name, command) in enumerate(subjects(chosen, Path(scratch))):
             cache = Path(scratch) / f"cache{i}"
             try:
                 empty, *warm = [taken(command, cache) for _ in range(1 + max(1, chosen.runs))]
             except RuntimeError as error:
-                print(f"{name:<28} {error}")
+                print(f"{name:<36} {error}")
                 continue
             cpu, wall = (statistics.median(values) for values in zip(*warm, strict=True))
-            print(f"{name:<28} {empty.cpu:12.2f} {cpu:8.2f} {wall:9.2f}", flush=True)
+            print(f"{name:<36} {empty.cpu:12.2f} {cpu:8.2f} {wall:9.2f}", flush=True)
     if chosen.folder is None:
         print("No folder of models was given: python -m bench startup DIR measures its files, too.")

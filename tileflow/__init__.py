@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         infer,
         inference_model,
         load,
+        load_executable,
         load_state,
         save_onnx,
         save_state,
@@ -41,6 +42,7 @@ __version__ = VERSION
 sys.modules[f"{__name__}.errors"] = errors         # also a public name: `from tileflow.errors import OptionError`
 _LAZY = {
     "train": "api", "infer": "api", "compile": "api", "compare": "api", "training_model": "api", "inference_model": "api", "load": "api",
+    "load_executable": "api",
     "load_state": "api", "save_state": "api", "save_onnx": "api", "grad": "api", "gradient_model": "api",
     "tune_available_memory": "api", "explore": "api", "Exploration": "exploration", "TuneResult": "exploration.simulate",
     "TileCompilation": "exploration.simulate",
@@ -53,7 +55,7 @@ _LAZY = {
 __all__ = [
     "AsynchronousDataAccessor", "DataLoader", "Dataset", "Exploration", "Options", "Policy", "TileCompilation",
     "TileflowError", "TileflowWarning", "TrainResult", "TuneResult", "autocast", "callbacks", "compare", "compile", "explore",
-    "grad", "gradient_model", "infer", "inference_model", "load", "load_state", "nn", "optim", "save_onnx",
+    "grad", "gradient_model", "infer", "inference_model", "load", "load_executable", "load_state", "nn", "optim", "save_onnx",
     "save_state", "trace", "train", "training_model", "tune_available_memory",
 ]
 

@@ -215,3 +215,31 @@ def _point(tensor: TensorProto, location: str, offset: int, length: int) -> None
     entries = {"location": location, "offset": str(offset), "length": str(length)}
     tensor.external_data.extend(StringStringEntryProto(key=k, value=v) for k, v in entries.items())
     tensor.data_location = TensorProto.EXTERNAL
+
+
+def whole_bytes(model: OnnxModel) -> bytes:
+    """The file of a model in one piece: as it is, with its external data inside.
+
+    Raises:
+        ModelError: it has more than the 2 GiB that a message may have, or its external data cannot be read.
+    """
+    proto = model.proto
+    if any(is_external(t) for t in tensors_of(proto)):
+        proto = ModelProto()
+        proto.CopyFrom(model.proto)
+        for tensor in tensors_of(proto):
+            if is_external(tensor):
+                path, offset, length = external_location(tensor, model.folders, model.where)
+                try:
+                    with path.open("rb") as file:
+                        file.seek(offset)
+                        tensor.raw_data = file.read(length)
+                except OSError as error:
+                    raise ModelError(f"{model.where}: its external data {path} cannot be read ({error.strerror or error}).") from None
+                tensor.ClearField("external_data")
+                tensor.data_location = TensorProto.DEFAULT
+    try:
+        return proto.SerializeToString()
+    except (EncodeError, ValueError):
+        raise ModelError(f"{model.where} with its external data is longer than the 2 GiB that an ONNX message may have: write the executable with "
+                         f"export_model=False.") from None

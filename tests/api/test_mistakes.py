@@ -167,7 +167,7 @@ COMMANDS = [
     Row(10, "compile linear.onnx --micro-batch-size 4 --machine gc200 --stop-after fold",
         "stop_after='fold' ends the compilation before the tile machine, so machine has no effect; leave one of them out."),
     Row(10, "compile linear.onnx --micro-batch-size 4 --machine gc200 --seed 3",
-        "Option seed (--seed) is for the data of --tile-exact; add that, or leave it out."),
+        "Option seed (--seed) is for the data of --tile-exact and for --export; add one of them, or leave it out."),
     Row(10, "compile linear.onnx --micro-batch-size 4 --machine gc200 --available-memory-proportion conv*=0.1",
         "available_memory_proportion: 'conv*' matches no operator; the operators are fc."),
     Row(10, "compile linear.onnx --micro-batch-size 4 --machine gc200 --report out && compile open.onnx --micro-batch-size 4 --dims T=3 "

@@ -47,7 +47,8 @@ from tileflow.program.batching import Batching
 from tileflow.program.expressions import from_data
 from tileflow.program.fields import read
 from tileflow.program.program import Program
-from tileflow.program.writing import bytes_of, digest_of, structure_of, text_of
+from tileflow.program.text import text_of
+from tileflow.program.writing import bytes_of, digest_of, structure_of
 from tileflow.runtime import segments
 from tileflow.runtime.executable import make_engine
 from tileflow.runtime.host import Host

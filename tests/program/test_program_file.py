@@ -35,7 +35,8 @@ from tileflow.program import file
 from tileflow.program.batching import Batching
 from tileflow.program.program import Program
 from tileflow.program.reading import array_types, program_of
-from tileflow.program.writing import structure_of, text_of
+from tileflow.program.text import text_of
+from tileflow.program.writing import structure_of
 from tileflow.runtime.executable import make_engine
 from tileflow.runtime.host import Host
 from tileflow.state import Session

@@ -1,10 +1,11 @@
-"""The verbs: train, infer, compare, compile, tune_available_memory, explore, training_model, inference_model, load, grad, gradient_model,
-save_onnx, save_state, load_state."""
+"""The verbs: train, infer, compare, compile, tune_available_memory, explore, training_model, inference_model, load,
+load_executable, grad, gradient_model, save_onnx, save_state, load_state."""
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .comparing import compare
+    from .executables import load_executable
     from .exploration import explore
     from .exporting import save_onnx
     from .gradients import grad, gradient_model
@@ -19,13 +20,14 @@ if TYPE_CHECKING:
 _LAZY = {
     "TrainResult": "result", "agreement": "measuring", "compare": "comparing", "compile": "simulation", "explore": "exploration",
     "grad": "gradients", "gradient_model": "gradients", "infer": "inference", "inference_model": "models",
-    "load": "models", "load_state": "states", "measure": "measuring", "save_onnx": "exporting", "save_state": "states",
+    "load": "models", "load_executable": "executables",
+    "load_state": "states", "measure": "measuring", "save_onnx": "exporting", "save_state": "states",
     "train": "training", "training_model": "models", "tune_available_memory": "simulation",
 }
 """Where each verb lives: a model that an earlier start has compiled is called without what the others stand on."""
 __all__ = [
     "TrainResult", "agreement", "compare", "compile", "explore", "grad", "gradient_model", "infer",
-    "inference_model", "load", "load_state", "measure", "save_onnx", "save_state", "train", "training_model",
+    "inference_model", "load", "load_executable", "load_state", "measure", "save_onnx", "save_state", "train", "training_model",
     "tune_available_memory",
 ]
 

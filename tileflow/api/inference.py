@@ -21,10 +21,11 @@ from ..runtime.preprocessing import Preprocessing
 from ..runtime.source import Source
 from ..system.errors import DataError, OptionError
 from ..system.text import one_line
-from .models import Modelish, chosen_options, chosen_progress, source_of
+from .executables import named
+from .models import Made, chosen_options, chosen_progress, source_of
 
 
-def infer(model: Modelish, options: Options | None = None, *, data: Any = None, progress: Progress | bool | None = None,
+def infer(model: Made, options: Options | None = None, *, data: Any = None, progress: Progress | bool | None = None,
           say: Callable[[str], None] | None = None, **changes: Any) -> dict[str, np.ndarray]:
     """Run a model over all rows of data (labels, if any, are not used).
 
@@ -40,8 +41,8 @@ def infer(model: Modelish, options: Options | None = None, *, data: Any = None, 
         the model's outputs by name, [rows, ...] each; a map for each row (a classifier's probabilities by class) as an array [rows, classes], with a
         sentence that says which column is which.
     """
-    chosen = chosen_options("infer", options, changes)
-    source = source_of(model, chosen)
+    made, chosen = named(model, chosen_options("infer", options, changes))
+    source = source_of(made, chosen)
     given = data if data is not None else chosen.data
     if given is None:
         raise DataError("There is no data to run on; give data=x, a path, or the name digits.")

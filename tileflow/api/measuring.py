@@ -5,14 +5,13 @@ from math import prod
 
 import numpy as np
 
-from ..importers.onnx import OnnxModel
 from ..loss import choose
 from ..metrics import Collector, defaults
 from ..options.options import Options
 from ..runtime.data import Dataset
 from ..runtime.labels import look, ready
-from ..runtime.onnx_source import OnnxSource
 from ..system.errors import DataError
+from .models import Made, source_of
 
 OF_NUMBERS = ("mae", "rmse", "r2")
 """What is measured of numbers where nothing else was asked for: infer has no loss to show."""
@@ -39,7 +38,7 @@ def agreement(dataset: Dataset, output: np.ndarray) -> float | None:
     return float(np.mean(found == wanted))
 
 
-def measure(model: OnnxModel, options: Options, dataset: Dataset, output: np.ndarray) -> dict[str, float | None]:
+def measure(model: Made, options: Options, dataset: Dataset, output: np.ndarray) -> dict[str, float | None]:
     """The option metrics, and those that fit, of a model's first output for all rows; None where one is not defined. Empty without labels.
 
     What the labels are follows from the option loss, or from the output and the labels as in training.
@@ -51,7 +50,7 @@ def measure(model: OnnxModel, options: Options, dataset: Dataset, output: np.nda
     if dataset.label is None:
         return {}
     plain = options.clone(label_smoothing=0.0, class_weights=())
-    source = OnnxSource(model, plain)
+    source = source_of(model, plain)
     outputs = source.signature(list(source.input_types(dataset).values()), False).outputs
     choice = choose(plain.loss, plain, outputs, look(dataset, plain.ignore_index))
     wanted = choice.loss.label_type([v.type for v in outputs])

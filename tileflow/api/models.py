@@ -17,7 +17,8 @@ from ..options.options import Options, declarations, renamed, with_defaults
 from ..options.uses import check_layers, check_use
 from ..runtime.host import Progress
 from ..runtime.inference_model import InferenceModel
-from ..runtime.model_file import ModelFile
+from ..runtime.model import Model
+from ..runtime.model_file import ModelFile, is_executable
 from ..runtime.onnx_source import OnnxSource
 from ..runtime.source import Source
 from ..runtime.training_model import TrainingModel
@@ -30,8 +31,11 @@ if TYPE_CHECKING:
     from .. import compiler
     from ..importers.onnx import OnnxModel
     from ..nn import Module
+    from ..runtime.executable_file import Opened
 
 Modelish = Union["Module", "OnnxModel", str, os.PathLike[str]]
+Made = Union[Modelish, "Opened", Model]
+"""What a source is of: also an executable that was opened, and a model, with which another one has its weights in common."""
 
 
 def load(path: str | os.PathLike[str], *, num_classes: int | None = None, seed: int = 0) -> OnnxModel:
@@ -46,9 +50,16 @@ def load(path: str | os.PathLike[str], *, num_classes: int | None = None, seed: 
     """
     if not isinstance(path, (str, os.PathLike)):
         raise ModelError(f"A model is the path of an ONNX file, what tileflow.load returns, or a network of layers, not {_what(path)}.")
+    refuse_executable(path)
     from ..importers.onnx import load_model, with_classes
     loaded = load_model(model_path(path))
     return loaded if num_classes is None else with_classes(loaded, num_classes, seed)
+
+
+def refuse_executable(path: Any) -> None:
+    """ModelError where a path is that of an executable: a model that is compiled already."""
+    if is_executable(path):
+        raise ModelError(f"{path} is an executable, compiled already: tileflow.load_executable gives its model; train and infer take it as it is.")
 
 
 def _what(thing: object) -> str:
@@ -109,8 +120,14 @@ def chosen_progress(progress: Progress | bool | None) -> Progress | None:
     return progress
 
 
-def source_of(model: Modelish, options: Options) -> Source:
+def source_of(model: Made, options: Options) -> Source:
     """The source of a model; one session per OnnxModel object, so that its models share weights. A path is read anew."""
+    if isinstance(model, Model):
+        return model.source.with_options(options)
+    from ..runtime.executable_file import Opened
+    if isinstance(model, Opened):
+        from ..runtime import executable_source
+        return executable_source.source_of(model, options)
     from ..importers.onnx import OnnxModel, with_classes
     from ..nn import Module
     if isinstance(model, Module):
@@ -127,10 +144,11 @@ def source_of(model: Modelish, options: Options) -> Source:
     return source
 
 
-def shared_source_of(model: Modelish, options: Options) -> Source:
+def shared_source_of(model: Modelish | Model, options: Options) -> Source:
     """As `source_of`, but a path stands for one model for as long as a model of it is in use and the file stays as it is."""
     if not isinstance(model, (str, os.PathLike)):
         return source_of(model, options)
+    refuse_executable(model)
     with _opening:
         file = ModelFile(model_path(model))
         session = _of_files.get(file.identity)
@@ -175,7 +193,7 @@ def model_name(model: Modelish) -> str:
     return model.proto.graph.name if isinstance(model, OnnxModel) else type(model).__name__
 
 
-def training_model(model: Modelish, options: Options | None = None, *, optimizer: Optimizer | str | None = None,
+def training_model(model: Modelish | Model, options: Options | None = None, *, optimizer: Optimizer | str | None = None,
                    loss: str | compiler.Loss | None = None, progress: Progress | bool | None = None, **changes: Any) -> TrainingModel:
     """A model to train: call it on `micro_batch * gradient_accumulation * device_iterations` rows of inputs and labels.
 
@@ -188,8 +206,9 @@ def training_model(model: Modelish, options: Options | None = None, *, optimizer
             the option loss, where auto means cross_entropy.
         changes: single options by keyword.
 
-    Weights are those of every other training or inference model of `model`: of one network, of one object from `tileflow.load`, or of one path
-    while a model of it is in use and the file stays as it is. (`train` and `infer` begin from what is in the file.)
+    Weights are those of every other training or inference model of `model`: of one network, of one object from `tileflow.load`, of a model (such as
+    `tileflow.load_executable` gives), or of one path while a model of it is in use and the file stays as it is.
+    (`train` and `infer` begin from what is in the file.)
 
     Threads may share the model: its calls, and those of all other models of `model`, take turns.
     """
@@ -206,7 +225,7 @@ def training_model(model: Modelish, options: Options | None = None, *, optimizer
     return made
 
 
-def inference_model(model: Modelish, options: Options | None = None, *, progress: Progress | bool | None = None,
+def inference_model(model: Modelish | Model, options: Options | None = None, *, progress: Progress | bool | None = None,
                     **changes: Any) -> InferenceModel:
     """A model to run: call it on `micro_batch * device_iterations` rows of inputs. Weights are those of every other model of `model`,
     as `training_model` says.

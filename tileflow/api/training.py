@@ -12,7 +12,7 @@ import numpy as np
 
 from ..feed.items import Collate
 from ..importers.onnx import UnsupportedNodesError
-from ..loss import AS_CHOSEN, Build, choose
+from ..loss import AS_CHOSEN, Build, Loss, choose
 from ..metrics import OutputMeaning, check_names, defaults
 from ..metrics.named import Function
 from ..optim import Optimizer
@@ -28,7 +28,9 @@ from ..runtime.callbacks.reporter import Reports
 from ..runtime.callbacks.several import Callbacks
 from ..runtime.callbacks.statistics import StatisticsLog
 from ..runtime.data import DataLoader, Dataset, check_given, open_data, open_more
+from ..runtime.executable_file import Opened
 from ..runtime.labels import Fit, is_hard, look, numbered_as, types_of
+from ..runtime.loading import loss_in, optimizer_in
 from ..runtime.onnx_source import OnnxSource
 from ..runtime.preprocessing import Preprocessing
 from ..runtime.run_folder import checkpoint_of, run_folder
@@ -42,6 +44,7 @@ from ..runtime.training_model import TrainingModel
 from ..system.errors import CheckpointError, DataError, ModelError, OptionError, TileflowError, TileflowWarning, UnsupportedError
 from ..system.files import remove_link
 from ..system.text import one_line
+from .executables import named
 from .heard import Heard
 from .inference import measured, preprocessing_of, report_foreign
 from .models import Modelish, by_name, chosen_optimizer, chosen_options, source_of
@@ -121,7 +124,7 @@ class _Run(NamedTuple):
     test_data: Any
     collate_fn: Collate | None
     optimizer: Optimizer | None
-    loss: Build | None
+    loss: Build | Loss | None
     metrics: str | Function | Sequence[str | Function] | None
     callbacks: Callbacks
 
@@ -138,7 +141,10 @@ def _tried(run: _Run) -> TrainResult:
 def _train(run: _Run) -> TrainResult:
     callbacks = run.callbacks
     chosen, kept = resumed(run.options)
-    source = source_of(run.model if run.model is not None else _kept_model(chosen, kept, callbacks), chosen)
+    model, chosen = named(run.model if run.model is not None else _kept_model(chosen, kept, callbacks), chosen)
+    source = source_of(model, chosen)
+    if isinstance(model, Opened):
+        run = _trained_on(run, model, source)
     given = _opened(source, chosen, run.data, run.test_data, run.collate_fn, callbacks)
     task = _task(source, chosen, given.train, run.loss, run.metrics)
     if given.test is None and (run.metrics or (chosen.metrics and chosen.given("metrics", files=False))):
@@ -169,6 +175,15 @@ def _train(run: _Run) -> TrainResult:
             result.save_onnx(written)
         write_page(trainer, result.history, chosen, task.fit.classes, task.fit.choice.reason)
         return result
+
+
+def _trained_on(run: _Run, opened: Opened, source: Source) -> _Run:
+    """The run that goes on with an executable: with its loss and its optimizer, unless they were given; updates are counted from here."""
+    if opened.header.model != "TrainingModel":
+        raise OptionError(f"Executable {opened.path} is of an inference model and holds no update: export one for training (tileflow compile MODEL "
+                          "--training --export, or compile_and_export of a training model).")
+    source.session.updates = 0
+    return run._replace(optimizer=optimizer_in(opened, run.optimizer), loss=run.loss or loss_in(opened))
 
 
 class _Given(NamedTuple):
@@ -217,7 +232,7 @@ class _Task(NamedTuple):
     warnings: tuple[str, ...]
 
 
-def _task(source: Source, options: Options, train_set: Dataset, loss: Build | None,
+def _task(source: Source, options: Options, train_set: Dataset, loss: Build | Loss | None,
           metrics: str | Function | Sequence[str | Function] | None) -> _Task:
     """The loss and the metrics that fit the model's outputs and the labels; `options.metrics` then are those that have a name."""
     try:

@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import argparse
+import shlex
+import sys
 from typing import Any
 
 from ..options.options import Options
@@ -25,6 +27,9 @@ def add(parser: argparse.ArgumentParser) -> None:
                              "long as ten to twenty compilations")
     parser.add_argument("--compare-precisions", action="store_true", default=False,
                         help="a table of what each precision, with each type of accumulators and moments, takes on the machine")
+    parser.add_argument("--export", metavar="FILE", default=None,
+                        help="write the program with weights, optimizer and options as an executable, which train, infer and "
+                             "tileflow.load_executable take in place of the model; with --training for training")
     parser.add_argument("--stop-after", metavar="STEP", default=None, help="stop after this step of the compilation")
     add_options(parser, "compile")
 
@@ -33,6 +38,8 @@ def run(chosen: argparse.Namespace) -> int:
     """`tileflow compile`."""
     options, path = options_of(chosen), model_path(chosen.model)
     _check_flags(chosen, options)
+    if chosen.export is not None:
+        return _export(chosen, options, path)
     from .. import api
     if chosen.compare_precisions:
         from ..api.choices import compare, to_text
@@ -54,8 +61,26 @@ def run(chosen: argparse.Namespace) -> int:
     return _tile_exact(result, options) if chosen.tile_exact else OK
 
 
+def _export(chosen: argparse.Namespace, options: Options, path: Any) -> int:
+    """Write an executable, and say what is next."""
+    from ..api.executables import export
+    from ..runtime.progress import CompileBar
+    bar = CompileBar(sys.stderr.isatty())
+    try:
+        export(path, chosen.export, options, chosen.training, bar)
+    finally:
+        bar.close()
+    verb = "train" if chosen.training else "infer"
+    say(f"The executable is {chosen.export}. Try next:\n  tileflow {verb} {shlex.quote(chosen.export)} --data DATA")
+    return OK
+
+
 def _check_flags(chosen: argparse.Namespace, options: Options) -> None:
     """Refuse flags of this command that would have no effect; OptionError."""
+    for flag, given in (("--report", chosen.report), ("--stop-after", chosen.stop_after), ("--machine", options.given("machine", files=False)),
+                        ("--compare-precisions", chosen.compare_precisions)):
+        if given and chosen.export is not None:
+            raise OptionError(f"--export writes a program for this computer, of which {flag} says nothing; leave one of them out.")
     for flag, given in (("--tile-exact", chosen.tile_exact), ("--verbose", chosen.verbose), ("--levers", chosen.levers),
                         ("--compare-precisions", chosen.compare_precisions)):
         if given and options.machine is None:
@@ -66,8 +91,8 @@ def _check_flags(chosen: argparse.Namespace, options: Options) -> None:
     for flag, given in (("--tile-exact", chosen.tile_exact), ("--report", chosen.report), ("--verbose", chosen.verbose), ("--levers", chosen.levers)):
         if given and chosen.compare_precisions:
             raise OptionError(f"--compare-precisions prints a table of several programs, so {flag} has no effect; leave one of them out.")
-    if options.given("seed", files=False) and not chosen.tile_exact:
-        raise OptionError("Option seed (--seed) is for the data of --tile-exact; add that, or leave it out.")
+    if options.given("seed", files=False) and not chosen.tile_exact and chosen.export is None:
+        raise OptionError("Option seed (--seed) is for the data of --tile-exact and for --export; add one of them, or leave it out.")
 
 
 def _tile_exact(result: Any, options: Options) -> int:

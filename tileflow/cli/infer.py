@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from ..importers.onnx import OnnxModel
     from ..options.options import Options
     from ..runtime.data import Dataset
+    from ..runtime.executable_file import Opened
+    from ..runtime.preprocessing import Preprocessing
 
 PREDICTIONS = "predictions.npz"
 LONGEST = 60
@@ -32,7 +34,7 @@ EPILOG = f"Without --out the outputs go to {PREDICTIONS}."
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    add_model(parser)
+    add_model(parser, executable=True)
     add_options(parser, "infer")
 
 
@@ -44,16 +46,13 @@ def run(chosen: argparse.Namespace) -> int:
     if out.suffix != ".npz":
         raise OptionError(f"Option out must end in .npz, not {str(out)!r}: infer writes the outputs as one .npz file.")
     from .. import api
-    from ..importers.onnx import load_model
     from ..runtime.data import check_given, open_data
     from ..runtime.labels import numbered_as
-    from ..runtime.preprocessing import Preprocessing
     from ..runtime.progress import CompileBar
     from ..system.files import atomic_write_bytes
     if options.data is None:
         raise DataError("There is no data to run on; give --data with a path, or the name digits.")
-    model = load_model(path)
-    known = Preprocessing.of_file(model)
+    model, known, first_name, options = _read(path, options)
     data = open_data(options.data, options, known.roles)
     check_given(options.data, data, options)
     asked = [n for n in ("metrics", "loss", "ignore_index", "class_axis") if options.given(n, files=False)]
@@ -70,7 +69,7 @@ def run(chosen: argparse.Namespace) -> int:
         renamed = "" if members[name] == name else f" (in {out} called {members[name]}, as its own name is no plain file name)"
         say(f"{one_line(name)}: {array.dtype}{list(array.shape)}{renamed}")
     measured = data.test or data.train
-    first = outputs.get(model.outputs[0].name)
+    first = outputs.get(first_name)
     if first is not None and not asked and _say_agreement(measured, first):
         say(f"Outputs are in {out}.")
         return OK
@@ -86,6 +85,23 @@ def run(chosen: argparse.Namespace) -> int:
     return OK
 
 
+def _read(path: str | Path, options: Options) -> tuple[OnnxModel | Opened, Preprocessing, str, Options]:
+    """An ONNX file or an executable, what it says of the data that it was trained on, its first output, and the options that hold."""
+    from ..runtime.model_file import is_executable
+    from ..runtime.preprocessing import Preprocessing
+    if not is_executable(path):
+        from ..importers.onnx import load_model
+        model = load_model(path)
+        return model, Preprocessing.of_file(model), model.outputs[0].name, options
+    from ..api.executables import named
+    from ..runtime.executable_source import StoredFile
+    opened, chosen = named(path, options)
+    if opened.header.file is None:
+        return opened, Preprocessing(), opened.header.outputs[0], chosen
+    kept = StoredFile(opened).model
+    return opened, Preprocessing.of_file(kept), kept.outputs[0].name, chosen
+
+
 def _say_agreement(data: Dataset, output: np.ndarray) -> bool:
     """Say how many labels the model predicts, or why not, where labels are what it gives; whether they are."""
     from .. import api
@@ -99,7 +115,7 @@ def _say_agreement(data: Dataset, output: np.ndarray) -> bool:
     return share is not None
 
 
-def _say_measures(model: OnnxModel, options: Options, data: Dataset, output: np.ndarray) -> None:
+def _say_measures(model: OnnxModel | Opened, options: Options, data: Dataset, output: np.ndarray) -> None:
     """A line for each metric that the labels give, or why there is none."""
     from .. import api
     try:

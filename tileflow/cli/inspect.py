@@ -5,7 +5,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from ..options.options import declarations
-from ..system.errors import TileflowError
+from ..system.errors import OptionError, TileflowError
 from ..system.terminal import say
 from ..system.text import one_line
 from .arguments import add_model, model_path, options_of
@@ -14,7 +14,7 @@ from .exit import OK, USER_ERROR
 if TYPE_CHECKING:
     from ..graph import Graph
 
-HELP = "say what is in an ONNX file, whether tileflow can run it, and with --training what training will do with it"
+HELP = "say what is in an ONNX file or an executable, whether tileflow can run it, and with --training what training will do with it"
 EPILOG = "With --training the exit code is 2 where something is unsupported."
 OPTIONS = {"dims": "sizes of the model's symbolic dimensions, to show the shapes that follow",
            "micro_batch_size": "the batch to show shapes for (default: the file's, or 1 where it leaves it open)"}
@@ -25,7 +25,7 @@ LONGEST = 2000
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    add_model(parser)
+    add_model(parser, executable=True)
     parser.add_argument("--training", action="store_true", default=False, help="look at it as a model to train")
     parser.add_argument("--verbose", action="store_true", default=False, help="list the nodes as well, and constants that are single numbers")
     for name in (*OPTIONS, *PATTERNS):
@@ -35,6 +35,15 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(chosen: argparse.Namespace) -> int:
     """`tileflow inspect`."""
     options, path = options_of(chosen), model_path(chosen.model)
+    from ..runtime.model_file import is_executable
+    if is_executable(path):
+        given = [name for name in (*OPTIONS, *PATTERNS) if options.given(name, files=False)]
+        if given or chosen.training:
+            raise OptionError(f"{path} is an executable, compiled already: {declarations()[given[0]].flag if given else '--training'} has no effect "
+                              "on it.")
+        from ..api.executables import described
+        say(described(path))
+        return OK
     from ..importers.onnx import inspect_model, load_model
     batch = options.micro_batch_size if options.given("micro_batch_size") else None
     from ..runtime.preprocessing import Preprocessing

@@ -16,7 +16,7 @@ EPILOG = "example: tileflow train digits_cnn.onnx --data digits --epochs 5"
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    add_model(parser, optional=True)
+    add_model(parser, optional=True, executable=True)
     add_options(parser, "train")
 
 

@@ -55,7 +55,7 @@ class BatchingOptions:
     output_mode: OutputMode = _option(
         "default", Choice(get_args(OutputMode)),
         "which micro-batches' outputs a call returns; default is all for inference, final for training", verbs=MODELS,
-        free=True)
+        free=True, live=True)
     output_return_period: int | None = _option(
         None, COUNT, "with output_mode every_n: return every n-th iteration", optional=True, verbs=MODELS, free=True,
-        needs=(With("output_mode", ("every_n",)),))
+        live=True, needs=(With("output_mode", ("every_n",)),))

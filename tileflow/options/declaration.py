@@ -79,12 +79,19 @@ class Declaration:
     """A resumed run may change it: the numbers do not follow from it, or what follows from it is compared itself."""
     recorded: bool = True
     """A run's folder keeps it."""
+    live: bool = False
+    """An executable may be loaded with another: calls look at it, and what was compiled knows nothing of it."""
     of_machine: bool = False
     """It is about the tile machine, and to be given with one."""
     machine_alone: bool = False
     """A compiled program knows nothing of it: what differs in no more shares the program."""
     of_files: bool = False
     """It says how an ONNX file is read or written, and nothing of a network of layers."""
+
+    @property
+    def is_compiled(self) -> bool:
+        """It shapes what a model compiles, or the numbers of its calls."""
+        return not self.live and (self.of_files or not {*MODELS}.isdisjoint(self.verbs))
 
     @property
     def flag(self) -> str:

@@ -33,7 +33,7 @@ class RunOptions:
         commands=("compile",), known_as=("random_state",))
     threads: int | None = _option(
         None, COUNT, "worker threads; by default one per core that may be used", optional=True, common=True, free=True,
-        known_as=("num_threads", "n_jobs"))
+        live=True, known_as=("num_threads", "n_jobs"))
     precision: Precision = _option(
         "32", Choice(get_args(Precision), PRECISION_SPELLINGS), "bits to compute with: mixed keeps weights in float32 "
         "and computes products in 16 bits, true has everything in 16 bits; bf16 is bfloat16", common=True,
@@ -65,7 +65,7 @@ class RunOptions:
         "(AMX): with float32's accuracy, with about 16 bits, or with 8; other CPUs always compute them in float32")
     detect_anomaly: bool = _option(
         False, Flag(), "end with the name of the first operator, forward or backward, that makes NaN or an infinity; "
-        "slower, the same bits", free=True)
+        "slower, the same bits", free=True, live=True)
     anchored_tensors: tuple[str, ...] = _option(
         (), Names(), "tensors, layers or nodes by name or pattern whose values calls of a model keep besides its "
         "outputs, for model.anchored(name), and Gradient___NAME for the gradient of a parameter; what is kept is not "
@@ -74,7 +74,8 @@ class RunOptions:
         {}, Sizes(), "sizes of the model's symbolic dimensions", common=True, verbs=(*COMMANDS, *MODELS), free=True,
         of_files=True, known_as=("dim",))
     on_new_shape: OnNewShape = _option(
-        "error", Choice(get_args(OnNewShape)), "what a call with inputs of another shape does", verbs=MODELS, free=True)
+        "error", Choice(get_args(OnNewShape)), "what a call with inputs of another shape does", verbs=MODELS, free=True,
+        live=True)
     out: str | None = _option(
         None, FilePath(),
         "where results go: a folder for train (by default a new one under runs/), a file for infer and tune",

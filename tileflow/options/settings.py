@@ -106,6 +106,18 @@ class Settings:
         values = {name: getattr(self, name) for name in given}
         return _again, (type(self), {n: dict(v) if isinstance(v, Mapping) else v for n, v in values.items()}, dict(given))
 
+    def told(self) -> dict[str, list[Any]]:
+        """What was given as plain values, each with who gave it: `of_told` makes these settings of it again."""
+        return {name: [_plain(getattr(self, name)), source] for name, source in self.__dict__["_given"].items()}
+
+    @classmethod
+    def of_told(cls, told: Mapping[str, Any]) -> Self:
+        """The settings that `told` gave (OptionError or ValueError where they are none)."""
+        pairs = {name: (value, source) for name, (value, source) in told.items()}
+        if not {source for _, source in pairs.values()} <= {"code", "file", "defaults"}:
+            raise ValueError("it is not known who gave an option")
+        return _again(cls, {name: value for name, (value, _) in pairs.items()}, {name: who for name, (_, who) in pairs.items()})
+
     # ---- what they are
 
     def diff(self, other: Self) -> dict[str, tuple[Any, Any]]:

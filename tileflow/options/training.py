@@ -95,4 +95,4 @@ class TrainingOptions:
         needs=(COMPUTED_AGAIN,))
     keep_training_mode: bool = _option(
         False, Flag(), "write the trained file with batch normalisation and dropout as the model has them, not in the "
-        "form for inference", verbs=("train", *MODELS), free=True, of_files=True)
+        "form for inference", verbs=("train", *MODELS), free=True, of_files=True, live=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import itertools
+import os
 import time
 import warnings
 import weakref
@@ -16,9 +17,9 @@ import torch
 
 from ..api.surroundings import write_report
 from ..options.reference.enums import CommGroupType, OutputMode, VariableRetrievalMode, word
-from ..torch import inference_model, training_model
+from ..torch import inference_model, load_executable, training_model
 from . import optim
-from .errors import Error, InvalidOption, not_there, translated
+from .errors import Error, InvalidOption, translated
 from .grouped import Grouped, checked
 from .ops import told
 from .options import Options
@@ -395,24 +396,39 @@ class PoplarExecutor:
             raise Error("Device is not attached")
         self._is_attached = False
 
-    # ---- what is not there
+    # ---- executables
 
-    @not_there
-    def compileAndExport(self, filename: str, *args: Any, **kwargs: Any) -> NoReturn:
-        """Not there: compiled kernels are kept by themselves from run to run, torch.save(model.state_dict(), path) keeps weights, and
-        optimizer.state_dict() what the optimizer remembers."""
-        raise AssertionError
+    def compileAndExport(self, filename: str | os.PathLike[str], *args: Any, export_model: bool = True, **kwargs: Any) -> None:
+        """Compile for inputs of these shapes, if need be, and write the executable: a file of data, which `load` of another process runs.
 
-    @not_there
-    def save(self, filename: str, export_model: bool = True, save_rng_state: bool = True) -> NoReturn:
-        """Not there: torch.save(model.state_dict(), path) keeps weights, optimizer.state_dict() what the optimizer remembers, and compiled
-        kernels are kept by themselves."""
-        raise AssertionError
+        Args:
+            filename: of a folder, `model.poptorch` in it. export_model: with weights and all that the optimizer remembers; else for
+                loadExecutable.
+        """
+        if not self.isCompiled():
+            self.compile(*args, **kwargs)
+        self.save(filename, export_model)
 
-    @not_there
-    def loadExecutable(self, filename: str) -> NoReturn:
-        """Not there: a first call compiles with the kernels that were kept, and load_state_dict gives the weights."""
-        raise AssertionError
+    def save(self, filename: str | os.PathLike[str], export_model: bool = True, save_rng_state: bool = True) -> None:
+        """Write the executable of what is compiled, as compileAndExport does (Error: nothing is, or it holds what a file cannot). Random numbers
+        follow from the seed and the number of the update, which are always in it."""
+        bridge = self._compiled()
+        if self._grouped is not None:
+            raise Error("Groups of replicas have weights of their own here, which are no module's: an executable cannot hold them.")
+        with translated():
+            bridge.save(_file(filename), export_model)
+
+    def loadExecutable(self, filename: str | os.PathLike[str]) -> None:
+        """Take what compileAndExport wrote of such a model in place of compiling it; weights stay the module's (Error: it is of another model, or of
+        other options)."""
+        begin = time.perf_counter()
+        with translated():
+            if self._bridge is None:
+                self._bridge = self._made()
+            self._bridge.load_executable(_file(filename))
+        self._attach_optimizer()
+        self._is_attached = True
+        self._seconds = time.perf_counter() - begin
 
     @property
     def rng_state(self) -> list[int]:
@@ -523,7 +539,34 @@ def inferenceModel(model: torch.nn.Module | PoplarExecutor, options: Options | N
     return PoplarExecutor(_module_of(model), options, False)
 
 
-@not_there
-def load(filename: str, edit_opts_fn: Callable[[Options], None] | None = None) -> NoReturn:
-    """Not there: make the model anew with trainingModel or inferenceModel, and give it weights by load_state_dict; kernels are kept by themselves."""
-    raise AssertionError
+def load(filename: str | os.PathLike[str], edit_opts_fn: Callable[[Options], Any] | None = None) -> PoplarExecutor:
+    """What compileAndExport or save wrote, ready to be called: its `model` is a module of the weights alone, by their names, for a file of data has
+    no Python code.
+
+        model = poptorch.load("training.poptorch")
+        prediction, loss = model(x, labels)
+
+    Args:
+        edit_opts_fn: called with the options, to change what a compiled program may run with, such as outputMode.
+
+    Raises:
+        Error: the file cannot be read, is damaged, or was written with export_model=False; or an option is another one that is compiled in.
+    """
+    options = Options()
+
+    def edit(own: Any) -> None:
+        options.of(own)
+        if edit_opts_fn is not None:
+            edit_opts_fn(options)
+        for name, (_, value) in own.diff(options.tileflow()).items():
+            setattr(own, name, value)
+    with translated():
+        bridge = load_executable(_file(filename), edit)
+    made = PoplarExecutor(bridge.model, options, bridge.training, getattr(bridge.compiled, "optimizer", None))
+    made._bridge, made._is_attached, made._seconds = bridge, True, 0.0
+    return made
+
+
+def _file(filename: str | os.PathLike[str]) -> Path:
+    """The executable's file."""
+    return Path(filename, "model.poptorch") if Path(filename).is_dir() else Path(filename)

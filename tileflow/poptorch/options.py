@@ -464,6 +464,12 @@ class Options(_Names):
 
     _freeze = freeze
 
+    def of(self, options: TileflowOptions) -> Options:
+        """As these options of tileflow's, where somebody gave them."""
+        self._add({name: getattr(options, name) for name, _ in options.told().items()})
+        self.__dict__["_anchors"] = {name: name for name in options.anchored_tensors}
+        return self
+
     def _shown(self, entries: list[table.Entry]) -> str:
         """What was set of these, as it is read."""
         mine = {snake_case(e.name.rpartition(".")[2]) for e in entries} | {o for e in entries for o in e.options}

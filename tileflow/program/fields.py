@@ -121,7 +121,7 @@ def _members(values: Any, kinds: tuple[Any, ...], at: str) -> list[tuple[Any, An
 def _is_plain(value: Any, kind: Any, origin: Any, arguments: tuple[Any, ...]) -> bool:
     """A number, text or truth value of a type. Whole numbers are numbers; a truth value is none."""
     if origin is typing.Literal:
-        return type(value) is str and value in arguments
+        return any(type(value) is type(a) and value == a for a in arguments)
     if type(value) is int and kind in (int, float):
         return -REACH <= value < REACH
     if type(value) is str and kind is str:

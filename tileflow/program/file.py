@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -28,10 +29,9 @@ from ..system.reading import open_regular, parsed
 from .fields import Fault, shown
 from .program import Program
 from .reading import array_types, program_of
-from .writing import Written, bytes_of, digest_of, structure_of, text_of
+from .text import MAGIC, digest_of_text, text_of
+from .writing import Written, bytes_of, digest_of, structure_of
 
-MAGIC = b"tflprog1"
-"""A file's first bytes; the last is the version of the format."""
 START = len(MAGIC) + 8 + 32
 """Bytes before the header: the magic ones, the header's length (little-endian), its SHA-256."""
 ALIGNMENT = 64
@@ -52,6 +52,30 @@ def digest(program: Program) -> str:
         UnsupportedError: the program holds what a file cannot.
     """
     return _digest(_written(program).structure)
+
+
+def parts_of(program: Program) -> tuple[bytes, list[Any]]:
+    """A program for a file that holds more: the text of its structure, and its constants as buffers of bytes, each with
+    what fills it up to a multiple of `ALIGNMENT`.
+
+    Raises:
+        UnsupportedError: the program holds what a file cannot.
+    """
+    found = _written(program)
+    return text_of(found.structure), [part for array in found.arrays for part in _padded(array)]
+
+
+def read_parts(file: BinaryIO, text: bytes, begin: int, end: int) -> Program:
+    """The program of `parts_of`, whose constants are the bytes `begin` to `end` of a file (Fault where it is none)."""
+    return program_of(*parts_in(file, text, begin, end))
+
+
+def parts_in(file: BinaryIO, text: bytes, begin: int, end: int) -> tuple[Any, list[np.ndarray]]:
+    """Its structure and its constants, which have the digests that the structure names (Fault where they have not)."""
+    structure = _json(text, "the program")
+    types = array_types(structure)
+    offsets = list(accumulate((_room(t.nbytes) for t, _ in types), initial=0))[:-1]
+    return structure, [_array(file, *place) for place in _places(offsets, types, begin, end)]
 
 
 def save(path: str | os.PathLike[str], program: Program, tensors: Tensors | None = None) -> str:
@@ -78,7 +102,7 @@ def save(path: str | os.PathLike[str], program: Program, tensors: Tensors | None
         place = named.find(array, key)
         places.append(offset if place is None else place)
         if place is None:
-            parts += [bytes_of(array).data, bytes(-array.nbytes % ALIGNMENT)]
+            parts += _padded(array)
             offset += _room(array.nbytes)
     header = text_of({"places": places, "program": found.structure})
     header += b" " * (-(START + len(header)) % ALIGNMENT)
@@ -121,7 +145,18 @@ def _written(program: Program) -> Written:
 
 
 def _digest(structure: Any) -> str:
-    return hashlib.sha256(MAGIC + text_of(structure)).hexdigest()
+    return digest_of_text(text_of(structure))
+
+
+def _padded(array: np.ndarray) -> list[Any]:
+    return [bytes_of(array).data, bytes(-array.nbytes % ALIGNMENT)]
+
+
+def _json(text: bytes, at: str) -> Any:
+    try:
+        return parsed(json.loads, text.decode())
+    except ValueError as error:
+        raise Fault(at, f"is no JSON ({error})") from None
 
 
 def _room(nbytes: int) -> int:
@@ -170,10 +205,7 @@ def _opened(file: BinaryIO) -> tuple[Any, list[Place]]:
     text = file.read(length)
     if hashlib.sha256(text).digest() != start[-32:]:
         raise Fault("the header", "differs from its digest: the file is damaged")
-    try:
-        header = parsed(json.loads, text.decode())
-    except ValueError as error:
-        raise Fault("the header", f"is no JSON ({error})") from None
+    header = _json(text, "the header")
     if type(header) is not dict or header.keys() != {"places", "program"}:
         raise Fault("the header", "is no table of places and program")
     return header["program"], _places(header["places"], array_types(header["program"]), START + length, size)

@@ -34,11 +34,6 @@ class Written:
     arrays: list[np.ndarray]
 
 
-def text_of(structure: Any) -> bytes:
-    """The one text of a structure: names in order, no spaces."""
-    return json.dumps(structure, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
-
-
 def structure_of(program: Program) -> Written:
     """The program as data.
 

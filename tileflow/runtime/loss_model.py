@@ -16,7 +16,9 @@ from ..system.errors import DataError, TypeMismatchError
 from .arrays import as_array
 from .host import Progress
 from .model import Model
+from .recipes import loss_data
 from .source import Source
+from .stored import Stored
 
 if TYPE_CHECKING:
     from .. import compiler
@@ -34,6 +36,8 @@ class LossModel(Model):
         super().__init__(source, options, progress)
         self.loss = find(loss, options)
         self._view: OutputMeaning | None = None
+        self._fitted_loss: Any = None
+        """The loss for the outputs of the last graph, as data."""
 
     @property
     def loss_name(self) -> str:
@@ -43,6 +47,8 @@ class LossModel(Model):
     def view(self) -> OutputMeaning | None:
         """How metrics read the first output; known once a program is compiled."""
         self._require_graph()
+        if self._view is None and (current := self.programs.current) is not None:
+            self._view = self.loss.view(current.program.outputs)
         return self._view
 
     def _own_count(self, given: int) -> int:
@@ -55,8 +61,17 @@ class LossModel(Model):
     def _fitted(self, graph: Graph, labels: tuple[TensorType, ...]) -> Loss:
         """The loss for this graph's outputs and these labels."""
         loss = self.loss.within(graph).fitted(graph.outputs, labels[0] if labels else None)
-        self._view = loss.view(graph.outputs)
+        self._view, self._fitted_loss = loss.view(graph.outputs), loss_data(loss)
         return loss
+
+    def _description(self, types: tuple[TensorType, ...]) -> dict[str, Any]:
+        return {**super()._description(types), "loss": loss_data(self.loss)}
+
+    def _facts(self, types: tuple[TensorType, ...]) -> dict[str, Any]:
+        return {**super()._facts(types), "fitted": self._fitted_loss}
+
+    def _loaded(self, stored: Stored) -> None:
+        self._fitted_loss = stored.opened.header.fitted
 
     def _arrays(self, arrays: Sequence[Any]) -> list[np.ndarray]:
         count = self._own_count(len(arrays))

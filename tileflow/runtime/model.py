@@ -1,9 +1,10 @@
 """What models are: callables that run whole calls of `micro-batch x accumulation x iterations` rows."""
 from __future__ import annotations
 
+import contextlib
 import os
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from ..feed.items import array_of
 from ..memory.types import TensorType, type_of
 from ..options.options import Options
 from ..program.batching import Batching
-from ..system.errors import DataError, ShapeError, TypeMismatchError
+from ..system.errors import DataError, OptionError, ShapeError, TypeMismatchError, UnsupportedError
 from ..system.spans import span
 from . import front, outputs
 from .arrays import as_array
@@ -26,6 +27,7 @@ from .outputs import Anchors
 from .programs import Compiled, Programs, listeners
 from .rows import Rows
 from .source import Source
+from .stored import Stored, compiled_options
 from .weights import Weights
 
 if TYPE_CHECKING:
@@ -120,6 +122,136 @@ class Model:
         remember stay."""
         self.source.session.turn.change(self.programs.forget)
 
+    # ---- executables
+
+    def compile_and_export(self, path: str | os.PathLike[str], *arrays: Any, export_model: bool = True) -> Path:
+        """Compile for arrays of these shapes and types, if need be, and write the executable: `compile`, then `save`.
+
+            model.compile_and_export("digits.tileflow", x, y)
+            model = tileflow.load_executable("digits.tileflow")          # in another process, without the model
+
+        Args:
+            export_model: with the weights, all that the optimizer remembers and, of a model out of an ONNX file, that
+                file; else the program alone, which `load_executable` of a model that has weights takes.
+        """
+        with self._one_program():
+            self.compile(*arrays)
+        return self.save(path, export_model)
+
+    def save(self, path: str | os.PathLike[str], export_model: bool = True) -> Path:
+        """Write the program of the last call or `compile` as an executable, with the weights as they are now; before the
+        first, that of the inputs that the model's file declares. One file of data, whole or not at all: nothing in it is
+        executed, and whoever has it needs no model.
+
+        Args:
+            export_model: as `compile_and_export` has it.
+
+        Raises:
+            UnsupportedError: the program holds what a file cannot, or there is none, as sizes follow from data.
+            TileflowError: nothing was compiled yet, and the model does not say what it takes.
+            CheckpointError: the file cannot be written; one that stood there is as it was.
+        """
+        self.save_nested(path, export_model, None)
+        return Path(path)
+
+    def save_nested(self, path: str | os.PathLike[str], whole: bool, form: Any) -> None:
+        """`save`; `form`: how the arguments and results of a module of PyTorch's are nested, as data."""
+        if not self.is_compiled and self.programs.absent is None and (types := self._declared()):
+            with self._one_program():
+                self.take(types)
+        from .exporting import export
+        current = self.programs.required()
+        types, program = current.signature.types, current.program
+        export(path, self.source, program, current.engine, whole, form=form, own=self._own_count(len(types)),
+               types=tuple((t.dtype, t.shape) for t in types), anchors=current.anchors,
+               once=tuple(sorted(outputs.kept_once(program, "final"))), options=_told(self.options),
+               loss_output=None if program.loss is None else program.loss.name, **self._facts(types))
+
+    @contextlib.contextmanager
+    def _one_program(self) -> Iterator[None]:
+        """Where sizes follow from data, which has a way of its own for calls, the sentence is about executables."""
+        try:
+            yield
+        except UnsupportedError as error:
+            from ..importers.onnx import DynamicOperandError
+            if not isinstance(error, DynamicOperandError):
+                raise
+            raise UnsupportedError(f"There is no executable of a model that is no one program, since sizes, branches or turns in it follow from "
+                                   f"data: {error}") from None
+
+    def load_executable(self, path: str | os.PathLike[str]) -> None:
+        """Take a program that `compile_and_export` or `save` of such a model wrote, in place of compiling it. Weights and
+        what the optimizer remembers stay this model's, whatever the file holds.
+
+        Raises:
+            ModelError: the file cannot be read, is damaged or no executable.
+            OptionError: it is of another model, or of one with other options, loss or optimizer; the sentence says
+                what differs.
+        """
+        from .executable_file import Opened
+        stored = Stored(Opened(path))
+        types = stored.types
+        why = stored.differs(self._description(types)) or stored.lacks(self.source.state_dict(self.training))
+        if why is None and self.source.has_graph and stored.fingerprint != self._graph_digest(types):
+            why = "computes something else than this model: operators, attributes, names or sizes, or what is trained, differ"
+        if why is not None:
+            raise OptionError(f"Executable {path} {why}; make the model as the one that was exported, or compile this one.")
+        before, self.source.stored = self.source.stored, (stored, *self.source.stored)
+        try:
+            self.take(types)
+        except BaseException:
+            self.source.stored = before
+            raise
+
+    def take(self, types: tuple[TensorType, ...]) -> None:
+        """Be ready for a call's arrays of these types, as `compile` is for arrays."""
+        self.source.session.turn.call(self._for, types)
+
+    def _for(self, types: tuple[TensorType, ...]) -> Compiled:
+        """The program for a call's arrays of these types, compiled if need be, within a turn."""
+        return self.programs.get(types, lambda: self._compile(types))
+
+    def _declared(self) -> tuple[TensorType, ...]:
+        """The types of a call's arrays, as far as the model says them; empty: it does not."""
+        count = self.options.device_iterations * self.options.gradient_accumulation * self.options.input_groups
+        return tuple(t.with_shape((count * t.shape[0], *t.shape[1:])) if t.rank else t for t in self.source.input_types().values())
+
+    def _description(self, types: tuple[TensorType, ...]) -> dict[str, Any]:
+        """All that shapes what is compiled for a call's arrays of these types (`stored.Description`)."""
+        return {"model": type(self).__name__, "options": compiled_options(self.options), "anchored": [*self.anchors.names],
+                "types": [[t.dtype, [*t.shape]] for t in types], "loss": None, "structure": None}
+
+    def _facts(self, types: tuple[TensorType, ...]) -> dict[str, Any]:
+        """What an executable says of a compiled model of this class (UnsupportedError: there are none of it)."""
+        told = self._description(types)
+        if told["model"] not in ("TrainingModel", "InferenceModel"):
+            raise UnsupportedError(f"A {told['model']} cannot be written as an executable; training and inference models can.")
+        return {"model": told["model"], "where": self._where, "anchored": self.anchors.names, "loss": told["loss"],
+                "structure": told["structure"], "fitted": None, "optimizer": None, "asked": (), "fingerprint": self._graph_digest(types),
+                "run": (None, None), "plateaus": ()}
+
+    @property
+    def _where(self) -> str:
+        """What messages call what it was made of."""
+        source: Any = self.source
+        made = next((getattr(source, name) for name in ("net", "module") if hasattr(source, name)), None)
+        if made is not None:
+            return f"the network {type(made).__name__}"
+        if isinstance(source, OnnxSource):
+            model = source.unresolved
+            return model.where if model.path is None else str(model.path.name)
+        return str(source.opened.header.where)
+
+    def _graph_digest(self, types: tuple[TensorType, ...]) -> str:
+        """The digest of the graph that would be compiled for a call's arrays of these types, or was for an executable."""
+        if (stored := self._stored(types)) is not None:
+            return stored.fingerprint
+        from ..graph.digest import digest
+        return digest(self._begun(types)[0])
+
+    def _loaded(self, stored: Stored) -> None:
+        """A program of an executable is in use."""
+
     def program_for(self, *arrays: Any) -> Program:
         """The program for arrays of these shapes and types, for which no kernel is compiled."""
         types = tuple(type_of(a) for a in self._arrays(arrays))
@@ -213,8 +345,11 @@ class Model:
         return self.programs.get(types, lambda: self._compile(types))
 
     def _compile(self, types: tuple[TensorType, ...]) -> Compiled:
-        """What runs for a call's arrays of these types: what an earlier start has kept, or made now."""
-        host, entry = Host.of(self.options), self._entry(types)
+        """What runs for a call's arrays of these types: what an executable or an earlier start has kept, or made now."""
+        if (stored := self._stored(types)) is not None:
+            return self._of_stored(stored, types)
+        host = Host.of(self.options)
+        entry = self._entry(types)
         self._sought = None
         kept = None if entry is None else entry.kept
         if kept is not None:
@@ -229,6 +364,20 @@ class Model:
         if entry is not None and digest is not None and not self._says(program):
             entry.save(front.Kept(digest, final, loss, anchors, initial))
         return self._compiled(engine, types, anchors, loss, lambda: compilation)
+
+    def _of_stored(self, stored: Stored, types: tuple[TensorType, ...]) -> Compiled:
+        """What runs the program of an executable."""
+        final = stored.once if outputs.shows_last(self.mode, self._batching(self.rows.micro_types(types))) else frozenset()
+        initial = self.source.state_dict(self.training) if stored.lacks(self.source.session.lasting()) else {}
+        engine = stored.engine(self.source.session, initial, Host.of(self.options), final, self.progress)
+        self._loaded(stored)
+        return self._compiled(engine, types, stored.anchors, stored.loss, stored.compilation)
+
+    def _stored(self, types: tuple[TensorType, ...]) -> Stored | None:
+        """The program of an executable that is what would be compiled for these types."""
+        known = self.source.stored
+        wanted = self._description(types) if known else {}
+        return next((stored for stored in known if stored.differs(wanted) is None), None)
 
     def _compiled(self, engine: Engine, types: tuple[TensorType, ...], anchors: tuple[str, ...], loss: str | None,
                   compiled: Callable[[], compiler.Compilation]) -> Compiled:
@@ -360,6 +509,11 @@ class Model:
             TileflowError: the model has not been called.
         """
         return self.anchors.get(name)
+
+
+def _told(options: Options) -> dict[str, Any]:
+    """The options that calls look at, as an executable says them."""
+    return {name: told for name, told in options.told().items() if (d := options.declared()[name]).is_compiled or d.live}
 
 
 def _later(model: Model, types: tuple[TensorType, ...]) -> Callable[[], compiler.Compilation]:

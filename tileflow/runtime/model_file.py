@@ -17,6 +17,8 @@ from .code_key import all_code
 if TYPE_CHECKING:
     from ..importers.onnx import OnnxModel
 
+EXECUTABLE = b"tflexec1"
+"""What an executable's file begins with; the last byte is the version of the format."""
 
 
 class Input(NamedTuple):
@@ -92,6 +94,17 @@ class ModelFile:
         found = [own, *(_content(self.path.parent / name) for name in self._external)]
         whole = tuple(part for part in found if part is not None)
         return whole if len(whole) == len(found) else None
+
+
+def is_executable(path: Any) -> bool:
+    """Whether somebody named an executable's file, of whatever version: its first bytes say so."""
+    if not isinstance(path, (str, os.PathLike)):
+        return False
+    try:
+        with open_regular(path) as file:
+            return file.read(len(EXECUTABLE))[:-1] == EXECUTABLE[:-1]
+    except (OSError, ValueError):
+        return False
 
 
 def _content(path: Path) -> bytes | None:

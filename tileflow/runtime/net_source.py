@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,10 +18,13 @@ from ..system.errors import DataError, OptionError
 from .data import Dataset
 from .host import Host, Progress
 from .source import Signature
+from .stored import Stored
 
 
 class NetSource:
     """A network of layers. All models wrapped around one network share its session."""
+
+    has_graph: ClassVar[bool] = True
 
     def __init__(self, net: Module, options: Options) -> None:
         self.net, self.options, self.precision = net, options, Precision.of(options)
@@ -29,6 +32,7 @@ class NetSource:
             raise OptionError(f"Options tie and untie are about the tensors of an ONNX file; the layers of {type(net).__name__} share what they "
                               f"share, so leave them out.")
         self.session = net.session
+        self.stored: tuple[Stored, ...] = ()
         parameters = inspect.signature(net.forward).parameters.values()
         self._open = any(p.kind is p.VAR_POSITIONAL for p in parameters)
         self.input_names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
@@ -37,6 +41,9 @@ class NetSource:
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy has a network, and with it a session, of its own."""
         return NetSource, (self.net, self.options.clone())
+
+    def with_options(self, options: Options) -> NetSource:
+        return NetSource(self.net, options)
 
     @property
     def input_count(self) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from .data import Dataset
 from .host import Host, Progress
 from .model_file import Input, ModelFile
 from .source import Signature
+from .stored import Stored
 
 if TYPE_CHECKING:
     from ..graph import Graph
@@ -33,10 +34,13 @@ class OnnxSource:
     as_written: for inference, too, batch normalisation and dropout are what the file says they are.
     """
 
+    has_graph: ClassVar[bool] = True
+
     def __init__(self, model: OnnxModel | ModelFile, options: Options, session: Session | None = None,
                  as_written: bool = False) -> None:
         self.options, self.as_written, self.precision = options, as_written, Precision.of(options)
         self.session = session or Session()
+        self.stored: tuple[Stored, ...] = ()
         self._given, self._tied = model, self._ties()
         self.session.trainable = tuple(dict.fromkeys((*self.session.trainable, *options.trainable)))
         if self.file is None or any(self._tied) or not self.file.known:
@@ -46,19 +50,26 @@ class OnnxSource:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy has the file and a session of its own; what was imported is imported again."""
-        return _again, (self.model.proto, self.model.path, self.options.clone(), self.session, self.as_written)
+        return _again, (self.model.proto, self.model.path, self.options.clone(), self.session, self.as_written, self.stored)
+
+    def with_options(self, options: Options) -> OnnxSource:
+        return OnnxSource(self._given, options, self.session)
 
     @property
     def file(self) -> ModelFile | None:
         """The file, where the model may still be in it."""
         return self._given if isinstance(self._given, ModelFile) else None
 
+    @property
+    def unresolved(self) -> OnnxModel:
+        """The model as it was given, read if need be."""
+        return self._given.model if isinstance(self._given, ModelFile) else self._given
+
     @cached_property
     def model(self) -> ResolvedModel:
         """The model, read if need be, with the parameters that the options tie and untie."""
         from ..importers.onnx import resolved
-        given = self._given
-        return resolved(given.model if isinstance(given, ModelFile) else given, *self._tied)
+        return resolved(self.unresolved, *self._tied)
 
     @cached_property
     def imports(self) -> Imports:
@@ -144,9 +155,10 @@ class OnnxSource:
                 lambda: self.session.declare(declared(imported.graph.states), imported.weights))
 
 
-def _again(proto: Any, path: Any, options: Options, session: Session, as_written: bool) -> OnnxSource:
+def _again(proto: Any, path: Any, options: Options, session: Session, as_written: bool, stored: tuple[Stored, ...] = ()) -> OnnxSource:
     """A file's source out of a pickle, or copied."""
     from ..importers.onnx import wrap_model
     made = OnnxSource(wrap_model(proto, path), options, session, as_written)
     session.owner = made.model
+    made.stored = stored
     return made

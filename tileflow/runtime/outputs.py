@@ -35,7 +35,7 @@ def mode_of(options: Options, training: bool) -> str:
 
 def kept_once(program: Program, mode: str) -> frozenset[str]:
     """Names of the outputs of which a call need keep the last micro-batch only."""
-    once = _last_only(mode, program.batching)
+    once = shows_last(mode, program.batching)
     return frozenset(v.name for v in program.micro.outputs if v is not program.loss) if once else frozenset()
 
 
@@ -46,12 +46,12 @@ def shown(outputs: Sequence[Tensor], loss: str | None, kept: Sequence[int], batc
     Args:
         loss: the name of the one that is the loss. kept: how many micro-batches of each the engine keeps.
     """
-    once, last = _last_only(mode, batching), batching.micro_batches - 1
+    once, last = shows_last(mode, batching), batching.micro_batches - 1
     return [itemgetter(last % n) if once and v.name != loss else
             selection(mode, batching, period, (n, *v.shape)) for v, n in zip(outputs, kept, strict=True)]
 
 
-def _last_only(mode: str, batching: Batching) -> bool:
+def shows_last(mode: str, batching: Batching) -> bool:
     """Of an output that is not the loss nothing but a call's last micro-batch is shown."""
     return mode == "final" and batching.replicas == 1
 

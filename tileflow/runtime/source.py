@@ -3,15 +3,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
 from ..memory.types import TensorType
+from ..options.options import Options
 from ..precision.types import Precision
 from ..state import Session
 from .data import Dataset
 from .host import Host, Progress
+from .stored import Stored
 
 if TYPE_CHECKING:
     from ..graph import Graph, Value
@@ -36,6 +38,13 @@ class Source(Protocol):
 
     session: Session
     precision: Precision
+    stored: tuple[Stored, ...]
+    """Programs of executables, which need not be compiled."""
+    has_graph: ClassVar[bool]
+    """A graph is made in less time than a program is compiled: no exporter is asked for it."""
+
+    def with_options(self, options: Options) -> Source:
+        """The same model with other options, on the same session, for a model to be made of it."""
 
     @property
     def input_count(self) -> int | None:

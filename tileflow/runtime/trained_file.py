@@ -53,7 +53,7 @@ def write_trained(source: Source, weights: Mapping[str, np.ndarray], path: Path,
         form: of a network of layers: how it becomes a file.
 
     Raises:
-        ModelError: what was asked is for other models, or the new file computes something else; nothing is written.
+        ModelError: what was asked is for other models, there is no file or network, or the new file computes something else; nothing is written.
         UnsupportedError: ONNX has no words for a layer of the network.
         CheckpointError: the file cannot be written.
     """
@@ -62,7 +62,9 @@ def write_trained(source: Source, weights: Mapping[str, np.ndarray], path: Path,
             raise ModelError(f"The network {type(source.net).__name__} is written in the form for inference only; leave keep_training_mode out.")
         write_network(source, weights, path, options, inputs, form or FileForm(), metadata, progress)
         return
-    assert isinstance(source, OnnxSource)
+    if not isinstance(source, OnnxSource):
+        raise ModelError("The model has no ONNX file to write its weights into: it is a program out of an executable, or a module of PyTorch's. "
+                         "Write the file where the model is, or save() another executable; an executable of an ONNX file has that file in it.")
     if form is not None:
         raise ModelError(f"{source.model.where} is an ONNX file, which keeps its opset, its names and its sizes; leave out what would change them.")
     run = _plain(options)

@@ -10,11 +10,11 @@ import numpy as np
 
 from ..loss import ClassLoss, Loss
 from ..memory.types import TensorType, type_of
-from ..optim import Optimizer, bound, from_options
+from ..optim import Optimizer, bound, from_options, remembered
 from ..optim.scaling import Scaling
 from ..optim.schedules import UNKNOWN, Run
 from ..options.options import Options
-from ..system.errors import TrainingError
+from ..system.errors import TrainingError, UnsupportedError
 from ..system.text import one_line
 from .dynamic import DecidingCalls
 from .failure import uncounted
@@ -24,7 +24,9 @@ from .loss_scale import LossScale
 from .model import Begun
 from .model_optimizer import ModelOptimizer
 from .programs import Compiled
+from .recipes import Recipe, structure_data
 from .source import Source
+from .stored import Stored
 
 if TYPE_CHECKING:
     from .. import compiler
@@ -134,8 +136,10 @@ class TrainingModel(LossModel):
 
     def _decided(self, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
         deciding = self._deciding
-        if not deciding.is_whole and deciding.ready is None and (entry := self._entry(tuple(map(type_of, arrays)))):
-            deciding.is_whole = entry.kept is not None
+        if not deciding.is_whole and deciding.ready is None:
+            types = tuple(map(type_of, arrays))
+            entry = None if (stored := self._stored(types)) is not None else self._entry(types)
+            deciding.is_whole = stored is not None or (entry is not None and entry.kept is not None)
         return arrays if deciding.is_whole else deciding.decide(arrays, self._own_count(len(arrays)), self.rows)
 
     def _prepare(self, arrays: Sequence[np.ndarray]) -> Compiled:
@@ -158,6 +162,37 @@ class TrainingModel(LossModel):
             return None
         loss = [[f.name, getattr(self.loss, f.name)] for f in fields(self.loss)] if is_dataclass(self.loss) else self.loss
         return [*shaped, type(self.loss), loss, optimizer.structure(), asdict(scale.scaling), scale.first()]
+
+    def _declared(self) -> tuple[TensorType, ...]:
+        own = super()._declared()
+        if not own or self.loss.takes == "nothing":
+            return own
+        signature = self.source.signature(self.rows.micro_types(own), True)
+        label = self.loss.label_type([v.type for v in signature.outputs])
+        if label is None:
+            return ()
+        return (*own, label.with_shape((own[0].shape[0], *label.shape[1:])) if label.rank and own[0].rank else label)
+
+    def _description(self, types: tuple[TensorType, ...]) -> dict[str, Any]:
+        return {**super()._description(types), "structure": structure_data(self.optimizer)}
+
+    def _facts(self, types: tuple[TensorType, ...]) -> dict[str, Any]:
+        if self._deciding.ready is not None:
+            raise UnsupportedError("Sizes in the model follow from data, so that a call may be another program than the one before: there is no "
+                                   "one program of it for an executable.")
+        self._optimizer.check(self.optimizer)
+        self.source.session.turn.change(self._optimizer.take_awaited)
+        recipe = Recipe(self.optimizer, self.source.parameter_names())
+        plateaus = remembered.with_state(self.optimizer)
+        return {**super()._facts(types), "optimizer": recipe.data, "asked": tuple(recipe.asked),
+                "run": (self.run.updates, self.run.per_epoch),
+                "plateaus": tuple((name, tuple(map(float, p.state()))) for name, p in plateaus.items())}
+
+    def _loaded(self, stored: Stored) -> None:
+        super()._loaded(stored)
+        self._fingerprint = stored.fingerprint
+        self._optimizer.compiled_in()
+        self._scale.first()
 
     def _example(self) -> list[np.ndarray]:
         if self._deciding.ready is None or self._deciding.seen is None:

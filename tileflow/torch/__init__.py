@@ -10,7 +10,7 @@ except ImportError as error:
     ) from error
 
 from .annotations import ask, begin, exporting, identity_loss, scope, serialized_matmul
-from .executor import Executor, inference_model, training_model
+from .executor import Executor, inference_model, load_executable, training_model
 from .function import Function
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "exporting",
     "identity_loss",
     "inference_model",
+    "load_executable",
     "scope",
     "serialized_matmul",
     "training_model",

@@ -2,19 +2,24 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from ..options.options import Options, with_defaults
+from ..runtime.executable_file import Opened
 from ..runtime.inference_model import InferenceModel
+from ..runtime.loading import edited, optimizer_in
 from ..runtime.model import Model
 from ..runtime.training_model import TrainingModel
 from ..system.errors import OptionError, TileflowError
 from .annotations import Exporter
 from .calls import Form, Results, array_of, flattened, result_of
+from .executable import ExecutableModule, module_of, nesting_data, nesting_of
 from .homes import Homed
 from .optimizers import mapped
 from .source import TorchSource
@@ -45,7 +50,7 @@ class Executor:
         self._homed: Homed | None = None
         self._made: list[_Made] = []
         self._current: _Made | None = None
-        self._modules = list(module.modules())
+        self._modules = self._moded()
         self._awaited: Mapping[str, Any] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -85,6 +90,41 @@ class Executor:
         """Export, check and compile for such arguments without running."""
         self._ready(args, kwargs)
 
+    def compile_and_export(self, path: str | os.PathLike[str], *args: Any, export_model: bool = True, **kwargs: Any) -> Path:
+        """Compile for such arguments, if need be, and write the executable: `compile`, then `save`."""
+        self.compile(*args, **kwargs)
+        return self.save(path, export_model)
+
+    def save(self, path: str | os.PathLike[str], export_model: bool = True) -> Path:
+        """Write the program of the last call or `compile` as an executable of data (docs/executables.md), for
+        `tileflow.torch.load_executable`; without `export_model` for the `load_executable` of such a module's model.
+
+        Raises:
+            UnsupportedError: the program, an argument or a result is something that a file cannot hold.
+            TileflowError: nothing was compiled yet.
+        """
+        model, made = self.compiled, self._current
+        assert made is not None
+        results, own = made.shown
+        model.save_nested(path, export_model, nesting_data(self._parameters, made.form, results, own))
+        return Path(path)
+
+    def load_executable(self, path: str | os.PathLike[str]) -> None:
+        """Take a program that `compile_and_export` or `save` wrote of a model of such a module, in place of compiling it;
+        weights and what the optimizer remembers stay this module's.
+
+        Raises:
+            ModelError: the file cannot be read, is damaged or of no module.
+            OptionError: it is of another module, or of one with other options or optimizer.
+        """
+        found = nesting_of(Opened(path))
+        self._parameters = list(found.parameters)
+        made = self._new(found.form, tuple([m.training for m in self._modules]))
+        made.given = found.results, found.own
+        made.model.load_executable(path)
+        self._made.append(made)
+        self._current = made
+
     def is_compiled(self) -> bool:
         """It was called, or `compile`d, since it was made or destroyed."""
         return self._current is not None
@@ -118,7 +158,13 @@ class Executor:
         return current, tensors
 
     def _make(self, form: Form, modes: tuple[bool, ...]) -> _Made:
-        """A model for one form of calls, not compiled yet."""
+        """A model for one form of calls, not compiled yet, to be kept."""
+        made = self._new(form, modes)
+        self._made.append(made)
+        return made
+
+    def _new(self, form: Form, modes: tuple[bool, ...]) -> _Made:
+        """A model for one form of calls."""
         if self._homed is None:
             self._homed = Homed(self.model)
         source = TorchSource(self.model, self.options, self._homed, self.training, self._exporter)
@@ -131,9 +177,7 @@ class Executor:
         else:
             model = InferenceModel(source, self.options)
         model.anchors.names = self.options.anchored_tensors
-        made = _Made(model, source, form, modes)
-        self._made.append(made)
-        return made
+        return _Made(model, source, form, modes)
 
     def _compile(self, made: _Made, tensors: Sequence[torch.Tensor]) -> None:
         made.model.compile(*[array_of(t) for t in tensors])
@@ -153,11 +197,15 @@ class Executor:
         self._forget()
         self._current = None
 
+    def _moded(self) -> list[torch.nn.Module]:
+        """The parts whose modes say what is compiled: of a program that is there already none do."""
+        return [] if isinstance(self.model, ExecutableModule) else list(self.model.modules())
+
     def _forget(self) -> None:
         for made in self._made:
             made.model.destroy()
         self._made, self._current = [], None
-        self._modules = list(self.model.modules())
+        self._modules = self._moded()
         if self._homed is not None:
             self._homed.settle()
 
@@ -205,11 +253,11 @@ class Executor:
 
     @property
     def exported_by(self) -> str:
-        """"torch.export" or "TorchScript" (TileflowError before the first call)."""
+        """"torch.export", "TorchScript" or "an executable" (TileflowError before the first call)."""
         assert self.compiled
         assert self._current is not None
-        assert self._current.source.made is not None
-        return self._current.source.made.by
+        made = self._current.source.made
+        return "an executable" if made is None else made.by
 
     # ---- weights and the module
 
@@ -288,13 +336,22 @@ class _Made:
         self.plain = (
             not form.constants and form.spec == flattened(tuple(torch.zeros(()) for _ in form.tensors), {}, ())[0].spec
         )
-        self._results: Results | None = None
+        self.given: tuple[Results, int] | None = None
+        """How results are nested, and how many outputs they show, where an executable says it."""
+
+    @property
+    def shown(self) -> tuple[Results, int]:
+        """How results are nested, and how many of the outputs they show."""
+        if self.given is not None:
+            return self.given
+        made = self.source.made
+        assert made is not None
+        return made.results, made.own
 
     def nested(self, arrays: Sequence[Any]) -> Any:
         """Arrays of a call as `forward` returns them."""
-        made = self.source.made
-        assert made is not None
-        return made.results.nested([result_of(a) for a in arrays[:made.own]])
+        results, own = self.shown
+        return results.nested([result_of(a) for a in arrays[:own]])
 
 
 def _chosen(options: Options | None) -> Options:
@@ -346,3 +403,21 @@ def inference_model(
     if not chosen.given("gradient_accumulation", files=False):
         chosen.gradient_accumulation = 1
     return Executor(_module(module.model if isinstance(module, Executor) else module), chosen, False, None, exporter)
+
+
+def load_executable(
+    path: str | os.PathLike[str], edit_options: Callable[[Options], Any] | None = None, *, optimizer: Any = None, **changes: Any
+) -> Executor:
+    """What `compile_and_export` or `save` of a module's model wrote, to be called as the module was, which need not be there: its `model` is a module
+    of the weights alone, by their names. Arguments and errors are those of `tileflow.load_executable`; nothing of the file is executed.
+
+        model = tileflow.torch.load_executable("digits.tileflow")
+        prediction, loss = model(x, labels)
+    """
+    opened = Opened(path)
+    nesting_of(opened)
+    chosen, homed = optimizer_in(opened, optimizer), module_of(opened)
+    made = Executor(homed.module, edited(opened, edit_options, changes), chosen is not None, chosen)
+    made._homed = homed
+    made.load_executable(path)
+    return made

@@ -4,7 +4,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from ..runtime.data import Dataset
 from ..runtime.executable import Recent
 from ..runtime.host import Host, Progress
 from ..runtime.source import Signature
+from ..runtime.stored import Stored
 from ..state import fitting
 from ..system.errors import TileflowWarning, UnsupportedError
 from .amend import amend
@@ -36,18 +37,24 @@ class TorchSource:
     the session; None: all that require gradients. by: that exporter only.
     """
 
+    has_graph: ClassVar[bool] = False
+
     def __init__(
         self, module: torch.nn.Module, options: Options, homed: Homed, training: bool, by: Exporter | None = None
     ) -> None:
         self.module, self.options, self.homed, self.training, self.by = module, options, homed, training, by
         self.precision = Precision.of(options)
         self.session = homed.session
+        self.stored: tuple[Stored, ...] = ()
         self.form: Form | None = None
         self.example: Sequence[torch.Tensor] = ()
         self.trained: frozenset[str] | None = None
         self.made: Exported | None = None
         """The last export."""
         self._imported: Recent[tuple[TensorType, ...], tuple[Exported, Imported]] = Recent()
+
+    def with_options(self, options: Options) -> TorchSource:
+        return TorchSource(self.module, options, self.homed, self.training, self.by)
 
     @property
     def input_count(self) -> int | None:
@@ -138,8 +145,10 @@ class TorchSource:
         return self.homed.names()
 
     def state_dict(self, training: bool) -> dict[str, np.ndarray]:
-        """Copies of the parameters and buffers in the session, by its names, all after the same whole update."""
-        return self.session.snapshot("parameter", "buffer")
+        """Copies of the parameters and buffers by the session's names, all after the same whole update; of a module that nothing was compiled of
+        yet, its own."""
+        found = self.session.snapshot("parameter", "buffer")
+        return found or own_arrays(self.module, self.homed.canonical, {*self.homed.canonical.values()})
 
     def load_state_dict(self, tensors: Mapping[str, Any], training: bool, strict: bool) -> None:
         """Overwrite parameters and buffers (DataError where they do not fit: then none is)."""

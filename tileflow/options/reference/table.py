@@ -434,9 +434,10 @@ MODELS = (
     _none("PoplarExecutor.copyWeightsToDevice", "weights lie in one place: `load_state_dict()` sets them for every model of the network."),
     _none("PoplarExecutor.getAnchoredTensor", "`anchored(name)`, with the option anchored_tensors."),
     _none("PoplarExecutor.cycleCount", "`tileflow compile MODEL --machine gc200` says the cycles of the simulated chip."),
-    _none("PoplarExecutor.save", "`save_onnx(path)` writes the model, `tileflow.save_state` weights and optimizer; compiled kernels are kept by "
-          "themselves."),
-    _none("load", "`tileflow.load(path)` reads an ONNX file, `tileflow.load_state` weights and optimizer."),
+    _none("PoplarExecutor.compileAndExport", "`compile_and_export(path, x)` of a model (`docs/executables.md`)."),
+    _none("PoplarExecutor.save", "`save(path)` of a model; `save_onnx(path)` writes an ONNX file."),
+    _none("PoplarExecutor.loadExecutable", "`load_executable(path)` of a model."),
+    _none("load", "`tileflow.load_executable(path, edit_options)`; `tileflow.load(path)` reads an ONNX file."),
     _none("DataLoader", "`tileflow.DataLoader` (`docs/data-loading.md`)."),
     _none("AsynchronousDataAccessor", "`tileflow.AsynchronousDataAccessor` (`docs/data-loading.md`)."),
     _none("Block", "`nn.Block` (`docs/strategies.md`)."),
