@@ -1,17 +1,20 @@
 """What a module's `forward` says to the compiler, and operations that PyTorch has not, under the reference's names."""
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
 
 from ..graph import MultiConv as Group
 from ..options.reference.enums import MatMulSerializationMode, MultiConvPlanType, OverlapMode, word
 from ..torch.annotations import ask, exporting, identity_loss, scope, serialized_matmul
-from .errors import Error, InvalidOption, not_there
+from ..torch.custom import custom_op as declared_op
+from .errors import Error, InvalidOption, not_there, translated
 from .spelling import both_spellings
 
 __all__ = ["CPU", "Attribute", "MultiConv", "NameScope", "cond", "ctc_beam_search_decoder", "custom_op", "dynamic_slice",
@@ -244,10 +247,45 @@ def fps(src: torch.Tensor, ptr: list[int], ratio: float = 0.5, random_start: boo
     raise AssertionError
 
 
-@not_there
-def custom_op(inputs: Any, name: str, domain: str, domain_version: int, example_outputs: Any, attributes: Any = None) -> NoReturn:
-    """Not there, for it runs compiled C++ of another system: write what it computes with functions of PyTorch, and gradient and export follow."""
-    raise AssertionError
+LARGEST = float(np.finfo(np.float32).max)
+"""Of a float attribute."""
+
+
+def custom_op(inputs: Sequence[torch.Tensor], name: str, domain: str, domain_version: int, example_outputs: Sequence[torch.Tensor],
+              attributes: Mapping[str, Any] | None = None) -> list[torch.Tensor]:
+    """An operator that `@tileflow.operator(domain, name)` declares in Python, where the reference loads compiled C++ (docs/custom-operators.md).
+
+    Args:
+        example_outputs: one for each output; types and shapes are those that the operator's declaration infers.
+        attributes: float (float32), int or str by name, or lists of one of them.
+
+    Raises:
+        ValueError: an attribute is of another kind. Error: a float is too large, the operator is not declared, or has other outputs.
+    """
+    _tensors("custom_op", *inputs)
+    given = {name: _attribute(name, value) for name, value in (attributes or {}).items()}
+    with translated():
+        made = declared_op(inputs, name, domain, domain_version, given)
+    if len(made) != len(example_outputs):
+        raise Error(f"{domain}::{name} has {len(made)} outputs, and example_outputs are {len(example_outputs)}.")
+    return made
+
+
+def _attribute(name: Any, value: Any) -> Any:
+    """An attribute as a file has it: floats in float32."""
+    if not isinstance(name, str):
+        raise ValueError("All attribute keys must be strings.")
+    if isinstance(value, (list, tuple)):
+        if len({type(v) for v in value}) > 1:
+            raise ValueError("The types in a list/tuple attribute must all be the same.")
+        return [_attribute(name, v) for v in value]
+    if isinstance(value, bool) or not isinstance(value, (float, int, str)):
+        raise ValueError("Attribute values must be floats, ints, strings or a list/tuple of float, ints of strings.")
+    if isinstance(value, str) and not value.isascii():
+        raise ValueError(f"{value} contains non-ASCII characters.")
+    if isinstance(value, float) and abs(value) > LARGEST and not math.isinf(value):
+        raise Error(f"{value:g} is too {'high' if value > 0 else 'low'} for a Popart float attribute.")
+    return float(np.float32(value)) if isinstance(value, float) else value
 
 
 class CPU:

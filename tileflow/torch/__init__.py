@@ -10,6 +10,7 @@ except ImportError as error:
     ) from error
 
 from .annotations import ask, begin, exporting, identity_loss, scope, serialized_matmul
+from .custom import custom_op
 from .executor import Executor, inference_model, training_model
 from .function import Function
 
@@ -18,6 +19,7 @@ __all__ = [
     "Function",
     "ask",
     "begin",
+    "custom_op",
     "exporting",
     "identity_loss",
     "inference_model",
