@@ -13,6 +13,7 @@ from peers import needs
 torch = needs("torch")
 needs("onnxscript")
 
+import tileflow  # noqa: E402
 import tileflow.poptorch as poptorch  # noqa: E402
 import tileflow.torch  # noqa: E402
 from tileflow.system.errors import OptionError, UnsupportedError  # noqa: E402
@@ -81,3 +82,86 @@ def test_as_many_outputs_as_are_told():
     x = torch.ones(2)
     with pytest.raises(poptorch.Error, match="has 2 outputs, and example_outputs are 1"):
         poptorch.custom_op([x, x], "Cube", "com.acme", 1, [x])
+
+
+# ---- what else the reference has that neither ONNX nor exporters do
+
+class Printing(torch.nn.Module):
+    """A printed layer, in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1, bias=False)
+        torch.nn.init.ones_(self.layer.weight)
+
+    def forward(self, x: Any, target: Any) -> Any:
+        y = poptorch.ipu_print_tensor(self.layer(x), "y", digits=0)
+        return y, poptorch.identity_loss((y - target) ** 2, "mean")
+
+
+@pytest.mark.parametrize("exporter", ["torch.export", rare("TorchScript")])
+def test_ipu_print_tensor_prints_values_and_gradients_in_order_and_not_while_it_is_compared(exporter: Any, capsys: pytest.CaptureFixture[str]):
+    net = Printing()
+    x = torch.arange(1.0, 4.0).reshape(3, 1)
+    net(x, x)
+    options = tileflow.Options(micro_batch_size=1, gradient_accumulation=3, threads=2)
+    model = tileflow.torch.training_model(net, options, torch.optim.SGD(net.parameters(), lr=0.1), exporter=exporter)
+    model(x, x - 1)
+    assert capsys.readouterr().out.splitlines() == [line for i in (1, 2, 3) for line in (f"y: (({i}.))", "y_gradient: ((2.))")]
+    with pytest.raises(poptorch.Error, match="float_format must be one of"):
+        poptorch.ipu_print_tensor(x, float_format="wrong")
+
+
+def test_cpu_runs_a_function_of_pytorchs_in_the_midst_of_a_model():
+    """What exporters know nothing of; in inference, and refused where a gradient is wanted."""
+    class Net(torch.nn.Module):
+        def __init__(self, trains: bool) -> None:
+            super().__init__()
+            self.layer, self.trains = torch.nn.Linear(3, 3), trains
+            self.cpu = poptorch.CPU(self.on_host, "host")
+
+        def on_host(self, x: Any) -> Any:
+            return torch.tensor(np.sort(x.detach().numpy(), -1)) if type(x) is torch.Tensor else x.clone(), x.sum()
+
+        def forward(self, x: Any) -> Any:
+            ordered, total = self.cpu(self.layer(x))
+            return (ordered * total, poptorch.identity_loss(ordered, "sum")) if self.trains else ordered * total
+    net, x = Net(False), torch.randn(4, 3)
+    h = net.layer(x).detach()
+    torch.testing.assert_close(poptorch.inferenceModel(net)(x), torch.sort(h, -1)[0] * h.sum(), rtol=1e-5, atol=1e-5)
+    with pytest.raises(poptorch.Error, match="no gradient is given for the function that Python runs"):
+        poptorch.trainingModel(Net(True))(x)
+    nested = poptorch.CPU(lambda x: nested(x), "nested")
+    with pytest.raises(poptorch.Error, match="CPU ops must not overlap"):
+        nested(x)
+
+
+def test_pytorchs_ctc_loss_trains_and_the_decoder_decodes():
+    targets, steps, lengths = torch.tensor([[1, 2, 2], [3, 1, 0]]), torch.tensor([7, 5]), torch.tensor([3, 2])
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.layer = torch.nn.Linear(3, 4)
+
+        def forward(self, x: Any) -> Any:
+            probs = self.layer(x).log_softmax(-1)
+            return probs, torch.nn.functional.ctc_loss(probs, targets, steps, lengths)
+    net, x = Net(), torch.randn(7, 2, 3)
+    probs, loss = net(x)
+    loss.backward()
+    wanted = net.layer.weight.detach() - 0.1 * net.layer.weight.grad
+    model = tileflow.torch.training_model(net, tileflow.Options(micro_batch_size=7), torch.optim.SGD(net.parameters(), lr=0.1))
+    assert model(x)[1].item() == pytest.approx(loss.item(), rel=1e-6)
+    torch.testing.assert_close(net.layer.weight.detach(), wanted, rtol=1e-5, atol=1e-6)
+
+    class Decoding(torch.nn.Module):
+        def forward(self, probs: Any) -> Any:
+            return poptorch.ctc_beam_search_decoder(probs, torch.tensor([7, 5]), top_paths=2)
+    decoding, probs = Decoding(), probs.detach()
+    model = tileflow.torch.inference_model(decoding, tileflow.Options(micro_batch_size=7))
+    for found, wanted in zip(model(probs), decoding(probs), strict=True):
+        torch.testing.assert_close(found.reshape(wanted.shape), wanted)
+    with pytest.raises(poptorch.Error, match="from 1 to as many"):
+        poptorch.ctc_beam_search_decoder(probs, steps, top_paths=200)

@@ -11,15 +11,16 @@ import numpy as np
 from ..graph import Builder, Op, TensorType, Value
 from ..graph.composite import alone
 from ..graph.op import Types
-from ..graph.work import Axis, Map, Operand, Work
+from ..graph.work import Work
 from ..kernels.dtypes import CODES
 from ..kernels.elementwise.expr import Const, Expr, Var, cast, derivative, is_zero, plus, times
 from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call, In, Out
 from ..kernels.machine.call import Const as Table
 from ..kernels.machine.foreign import ForeignLeaf, foreign_leaf
-from ..kernels.machine.host import HostCall, Moment
+from ..kernels.machine.host import HostCall
 from ..ops.elementwise import ANY, Elementwise
+from ..ops.hosted import counted_whole, fitting, host_call, listed
 from ..ops.shape import zeros
 from ..system.errors import ShapeError, TileflowError, TypeMismatchError, UnsupportedError
 from ..system.text import one_line
@@ -205,33 +206,6 @@ class Composite(Custom):
         return found
 
 
-def counted_whole(
-    inputs: Types, outputs: Sequence[TensorType], flops: float, rows: frozenset[int] = frozenset()
-) -> Work:
-    """The work of what nobody looks into: `flops` for each element of the first output, on one tile; or with the first
-    axis shared out, along which the
-    operands of these numbers (inputs, then outputs) are cut."""
-    first = outputs[0]
-    cut = len(inputs) in rows
-    axes = [Axis(f"d{i}", max(1, n), "parallel" if cut and i == 0 else "whole") for i, n in enumerate(first.shape)]
-
-    def operand(i: int, t: TensorType) -> Operand:
-        dims: list[str | None] = [f"d{k}" for k in range(t.rank)] if t.shape == first.shape else [None] * t.rank
-        return Operand(
-            (("d0" if i in rows else None), *[None if t.shape != first.shape else d for d in dims[1:]])
-            if t.rank
-            else (),
-            t.dtype,
-        )
-
-    return Map(
-        tuple(axes),
-        tuple(None if t is None else operand(i, t) for i, t in enumerate(inputs)),
-        tuple(operand(len(inputs) + i, t) for i, t in enumerate(outputs)),
-        flops,
-    )
-
-
 class Opaque(Custom):
     """Base of forms that are functions over arrays, into which nobody looks."""
 
@@ -373,45 +347,18 @@ class Hosted(Opaque):
         return []
 
     def host(self, inputs: Types, outputs: Sequence[TensorType]) -> HostCall:
-        args: list[In | Out] = [In(i, t.shape) for i, t in enumerate(inputs) if t is not None]
-        absent = [t is None for t in inputs]
-
-        def run(moment: Moment, *arrays: np.ndarray) -> None:
-            given = iter(arrays[: len(args)])
-            for array in arrays[: len(args)]:
-                array.flags.writeable = False
-            found = self.reference(*(None if gone else next(given) for gone in absent))
-            for out, array in zip(arrays[len(args) :], found, strict=True):
-                out[...] = array
-
-        return HostCall(run, [*args, *(Out(k, t.shape) for k, t in enumerate(outputs))])
+        return host_call(self.reference, inputs, outputs)
 
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
         """What the function gives, if it is what it is to give (ShapeError, TypeMismatchError)."""
         outputs = self.infer(*[None if a is None else TensorType(a.dtype.name, a.shape) for a in inputs])
         made = self.function.function(self, *inputs)
-        if self.operands:
-            found = [
-                f
-                for f, x in zip(self.for_inputs(made, inputs[: self.operands], object), inputs, strict=False)
-                if x is not None and TensorType(x.dtype.name, x.shape).is_float
-            ]
-        else:
-            found = list(made) if isinstance(made, tuple | list) else [made]
-        if len(found) != len(outputs):
-            raise ShapeError(f"{self.name} gave {len(found)} arrays where {len(outputs)} are wanted.")
-        return tuple(self._fitting(np.asarray(a), t) for a, t in zip(found, outputs, strict=True))
-
-    def _fitting(self, array: np.ndarray, t: TensorType) -> np.ndarray:
-        if array.shape != t.shape:
-            raise ShapeError(f"{self.name} gave an array of shape {list(array.shape)} where its infer() says {t}.")
-        if (
-            array.dtype != t.numpy
-            and not np.can_cast(array.dtype, t.numpy, "same_kind")
-            and not (array.dtype.kind == "f" and t.is_float)
-        ):
-            raise TypeMismatchError(f"{self.name} gave {array.dtype} where its infer() says {t}.")
-        return array.astype(t.numpy, copy=False)
+        if not self.operands:
+            return fitting(listed(made), outputs, self.name)
+        found = [np.zeros_like(x) if g is None else g
+                 for g, x in zip(self.for_inputs(made, inputs[: self.operands], object), inputs, strict=False)
+                 if x is not None and TensorType(x.dtype.name, x.shape).is_float]
+        return fitting(found, outputs, self.name)
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         return counted_whole(inputs, outputs, self.function.flops)

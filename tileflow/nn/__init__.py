@@ -2,8 +2,10 @@
 from . import functional
 from .blocks import Block, begin_block, block_function, remove_blocks
 from .casting import autocast
+from .control import cond, cpu, dynamic_slice, dynamic_update, for_loop, nop
 from .criterion import Criterion
 from .functional.attention import attention as scaled_dot_product_attention
+from .functional.ctc import ctc_beam_search_decoder, ctc_loss
 from .functional.loss import identity_loss
 from .init import manual_seed, skip_init
 from .layers.activation import (
@@ -171,6 +173,7 @@ from .layers.windows import (
 from .module import Module, record
 from .parameter import Buffer, Parameter
 from .planning import MultiConv, recomputation_checkpoint, serialized_matmul, set_available_memory, set_partials
+from .printing import print_tensor
 from .tensor import Tensor, cat, stack, tensor, where
 
 __all__ = [
@@ -190,7 +193,9 @@ __all__ = [
     "SmoothL1Loss", "SoftMarginLoss", "Softmax", "Softmax2d", "Softmin", "Softplus", "Softshrink", "Softsign", "Tanh", "Tanhshrink", "Tensor",
     "Threshold", "Transformer", "TransformerDecoder", "TransformerDecoderLayer", "TransformerEncoder", "TransformerEncoderLayer",
     "TripletMarginLoss", "TripletMarginWithDistanceLoss", "Unflatten", "Unfold", "Upsample", "UpsamplingBilinear2d", "UpsamplingNearest2d",
-    "ZeroPad1d", "ZeroPad2d", "ZeroPad3d", "autocast", "begin_block", "block_function", "cat", "functional", "identity_loss", "manual_seed",
+    "ZeroPad1d", "ZeroPad2d", "ZeroPad3d", "autocast", "begin_block", "block_function", "cat", "cond", "cpu", "ctc_beam_search_decoder",
+    "ctc_loss", "dynamic_slice",
+    "dynamic_update", "for_loop", "functional", "identity_loss", "manual_seed", "nop", "print_tensor",
     "recomputation_checkpoint", "record", "remove_blocks",
     "scaled_dot_product_attention", "serialized_matmul", "set_available_memory", "set_partials", "skip_init", "stack", "tensor", "where",
 ]

@@ -10,19 +10,21 @@ except ImportError as error:
     ) from error
 
 from .annotations import ask, begin, exporting, identity_loss, scope, serialized_matmul
-from .custom import custom_op
+from .custom import HostModule, custom_op, print_tensor
 from .executor import Executor, inference_model, training_model
 from .function import Function
 
 __all__ = [
     "Executor",
     "Function",
+    "HostModule",
     "ask",
     "begin",
     "custom_op",
     "exporting",
     "identity_loss",
     "inference_model",
+    "print_tensor",
     "scope",
     "serialized_matmul",
     "training_model",

@@ -3,6 +3,7 @@ nodes of their domain."""
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,10 @@ from ..graph.backward import backward
 from ..graph.composite import declares
 from ..graph.op import qualified
 from ..graph.region import computed, evaluated
+from ..importers.onnx.domains.marks import CALL, DOMAIN, PRINT
+from ..ops.ctc import CTCBeamSearchDecoder, CTCLoss
+from ..ops.hosted import FUNCTIONS, HostFunction
+from ..ops.printing import PrintTensor
 from ..system.errors import OptionError, UnsupportedError
 from .annotations import exporting
 from .calls import array_of, tensor_of
@@ -46,19 +51,106 @@ def custom_op(
         op = declared(**dict(attributes or {}))
     except TypeError as error:
         raise OptionError(f"{called}: its attributes do not suffice ({error}).") from None
-    types = op.infer(*[TensorType(_name(t.dtype), tuple(int(n) for n in t.shape)) for t in inputs])
-    export = exporting()
-    if export is None:
+    types = op.infer(*[_type(t) for t in inputs])
+    if exporting() is None:
         return list(_Computed.apply(op, *inputs))  # type: ignore[no-untyped-call]
-    dtypes = [_dtype(t) for t in types]
+    return _written(called, op.attributes(), inputs, types, version)
+
+
+def _written(called: str, attributes: Mapping[str, Any], inputs: Sequence[torch.Tensor], types: Sequence[TensorType],
+             version: int = 1) -> list[torch.Tensor]:
+    """A node of that name in what is exported."""
+    export, dtypes, shapes = exporting(), [_dtype(t) for t in types], [t.shape for t in types]
+    assert export is not None
+    given: dict[str, Any] = {k: list(v) if isinstance(v, tuple) else v for k, v in attributes.items() if v != ()}
     if export.by == "TorchScript":
-        return list(_Written.apply(called, op, dtypes, [t.shape for t in types], *inputs))  # type: ignore[no-untyped-call]
-    given: dict[str, Any] = {k: list(v) if isinstance(v, tuple) else v for k, v in op.attributes().items() if v != ()}
-    return list(
-        torch.onnx.ops.symbolic_multi_out(
-            called, tuple(inputs), given, dtypes=dtypes, shapes=[t.shape for t in types], version=version
-        )
-    )
+        return list(_Written.apply(called, given, dtypes, shapes, *inputs))  # type: ignore[no-untyped-call]
+    return list(torch.onnx.ops.symbolic_multi_out(called, tuple(inputs), given, dtypes=dtypes, shapes=shapes, version=version))
+
+
+def print_tensor(tensor: torch.Tensor, title: str = "", **form: Any) -> torch.Tensor:
+    """Print a tensor, and its gradient, whenever a model that was exported computes it, in the order of the
+    micro-batches; PyTorch itself prints nothing. `form`: as of `tileflow.nn.print_tensor`. Returns the tensor, to be
+    used in its place.
+
+    Raises:
+        OptionError: there is no such form.
+    """
+    try:
+        op = PrintTensor(title=title, **form)
+    except TypeError as error:
+        raise OptionError(f"print_tensor: {error}.") from None
+    t = _type(tensor)
+    op.infer(t)
+    return tensor if exporting() is None else _written(f"{DOMAIN}::{PRINT}", op.attributes(), [tensor], [t])[0]
+
+
+def ctc_loss(log_probs: torch.Tensor, targets: torch.Tensor, input_lengths: Any, target_lengths: Any, blank: int = 0,
+             reduction: str = "mean", zero_infinity: bool = False) -> torch.Tensor | None:
+    """PyTorch's CTC loss in what is exported; None where its targets are not [N, S], or there is no batch."""
+    if log_probs.dim() != 3 or targets.dim() != 2:
+        return None
+    lengths = torch.as_tensor(target_lengths).long()
+    op, t = CTCLoss(blank=blank, zero_infinity=int(zero_infinity)), _type(log_probs)
+    given = [log_probs, targets.long(), torch.as_tensor(input_lengths).long(), lengths]
+    each = _written(f"{DOMAIN}::{op.name}", op.attributes(), given, [t.with_shape(t.shape[1:2])])[0]
+    if reduction == "mean":
+        return (each / lengths.clamp(min=1).to(each.dtype)).mean()
+    return each if reduction == "none" else each.sum()
+
+
+def ctc_beam_search_decoder(probs: torch.Tensor, lengths: torch.Tensor, blank: int = 0, beam_width: int = 100,
+                            top_paths: int = 1) -> tuple[torch.Tensor, ...]:
+    """The likeliest labellings of log-probabilities [T, N, C]: as `tileflow.nn.functional.ctc_beam_search_decoder`.
+    PyTorch itself finds them by its reference, slowly."""
+    op = CTCBeamSearchDecoder(blank=blank, beam_width=beam_width, top_paths=top_paths)
+    given = [probs, lengths.long()]
+    types = op.infer(*[_type(t) for t in given])
+    if exporting() is None:
+        return tuple(tensor_of(a) for a in op.reference(*[np.array(array_of(t)) for t in given]))
+    return tuple(_written(f"{DOMAIN}::{op.name}", op.attributes(), given, types))
+
+
+class HostModule:
+    """A module, or any function of tensors, that PyTorch itself computes in the midst of a model: in program order, without
+    gradients. Its tensors' shapes are those that it gives while it is exported."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+        self._kept: list[HostFunction] = []
+        self._within = False
+
+    def __call__(self, *tensors: torch.Tensor) -> Any:
+        """Call it, or while something is exported write that it is called.
+
+        Raises:
+            UnsupportedError: it is called within itself.
+        """
+        if self._within:
+            raise UnsupportedError("Trying to enter CPU from another CPU op! CPU ops must not overlap.")
+        self._within = True
+        try:
+            made = self.function(*tensors)
+        finally:
+            self._within = False
+        if exporting() is None:
+            return made
+        several = isinstance(made, tuple | list)
+        types = tuple(_type(t) for t in (made if several else (made,)))
+        op, token = HostFunction(self._computed, types), secrets.token_hex(16)
+        self._kept.append(op)
+        FUNCTIONS[token] = op
+        found = _written(f"{DOMAIN}::{CALL}", {"token": token}, tensors, types)
+        return type(made)(found) if several else found[0]
+
+    def _computed(self, *arrays: np.ndarray) -> list[np.ndarray]:
+        with torch.no_grad():
+            made = self.function(*(tensor_of(np.array(a)) for a in arrays))
+        return [array_of(t) for t in (made if isinstance(made, tuple | list) else (made,))]
+
+
+def _type(tensor: torch.Tensor) -> TensorType:
+    return TensorType(_name(tensor.dtype), tuple(int(n) for n in tensor.shape))
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -119,21 +211,18 @@ def _gradients(
 
 
 class _Written(torch.autograd.Function):
-    """How TorchScript meets one."""
+    """How TorchScript meets a node."""
 
     @staticmethod
-    def forward(
-        ctx: Any, called: str, op: Op, dtypes: Any, shapes: Any, *tensors: torch.Tensor
-    ) -> tuple[torch.Tensor, ...]:
+    def forward(ctx: Any, called: str, given: Any, dtypes: Any, shapes: Any, *tensors: torch.Tensor) -> Any:
         return tuple(torch.zeros(shape, dtype=dtype) for shape, dtype in zip(shapes, dtypes, strict=True))
 
     @staticmethod
-    def symbolic(g: Any, called: str, op: Op, dtypes: Any, shapes: Any, *tensors: Any) -> Any:
+    def symbolic(g: Any, called: str, given: Any, dtypes: Any, shapes: Any, *tensors: Any) -> Any:
         def letter(value: Any) -> str:
-            one = value[0] if isinstance(value, tuple) else value
-            return {int: "i", float: "f", str: "s"}[type(one)]
-
-        given = {
-            f"{k}_{letter(v)}": list(v) if isinstance(v, tuple) else v for k, v in op.attributes().items() if v != ()
-        }
-        return g.op(called, *tensors, outputs=len(shapes), **given)
+            return {int: "i", float: "f", str: "s"}[type(value[0] if isinstance(value, list) else value)]
+        made = g.op(called, *tensors, outputs=len(shapes), **{f"{k}_{letter(v)}": v for k, v in given.items()})
+        several = made if len(shapes) > 1 else (made,)
+        for value, dtype, shape in zip(several, dtypes, shapes, strict=True):
+            value.setType(tensors[0].type().with_dtype(dtype).with_sizes(list(shape)))
+        return made

@@ -49,6 +49,7 @@ from .linear import (
     linear,
     one_hot,
 )
+from .ctc import ctc_beam_search_decoder, ctc_loss
 from .loss import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
@@ -190,6 +191,8 @@ __all__ = [
     "flip",
     "fold",
     "gather",
+    "ctc_beam_search_decoder",
+    "ctc_loss",
     "gaussian_nll_loss",
     "gelu",
     "glu",
