@@ -38,8 +38,9 @@ class Script:
 NEEDS_WEIGHTS = "the pretrained weights that it downloads are replaced by initial ones"
 DECLARED = "the compiled C++ that it loads are operators that `tileflow.operator` has declared"
 LOADED = ((r"(?m)^myso = .*\nassert myso.*\n(myop = ctypes.*|for single_so.*\n.*LoadLibrary.*)$", ""),)
-HELPERS = (r"(?m)^import helpers$", "import types\nhelpers = types.SimpleNamespace(assert_allequal=lambda actual, expected: torch.testing.assert_close("
-           "actual, expected, check_dtype=False), assert_allclose=lambda actual, expected: torch.testing.assert_close(actual, expected))")
+HELPERS = (r"(?m)^import helpers$",
+           "import types\nhelpers = types.SimpleNamespace(assert_allclose=torch.testing.assert_close, "
+           "assert_allequal=lambda actual, expected: torch.testing.assert_close(actual, expected, check_dtype=False))")
 SCRIPTS: dict[str, Script] = {
     "api.py": Script("As it stands."),
     "autocast.py": Script("As it stands."),

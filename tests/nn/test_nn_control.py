@@ -139,3 +139,19 @@ def test_slices_and_updates_at_computed_places():
     np.testing.assert_array_equal(part, plain[:, 1:3])
     np.testing.assert_array_equal(updated, np.concatenate([plain[:, :1], X[:, :2] * 0], 1))
     np.testing.assert_array_equal(row, plain[1:2])
+
+
+def test_names_of_a_scope_are_in_front_of_layers():
+    def then(self: Net, x: nn.Tensor) -> nn.Tensor:
+        with nn.NameScope("outer"):
+            y = self.layer(x)
+            with nn.NameScope("inner"):
+                z = self.layer(y).relu()
+        return self.layer(z)
+    model = tileflow.inference_model(Net(then), anchored_tensors="outer/inner/layer")
+    model(X)
+    assert model.anchored("outer/inner/layer").shape == (4, 3)
+    names = {source for node in model.program.micro.walk() for source in node.origin.sources}
+    assert {"layer", "outer/layer", "outer/inner/layer"} <= names
+    with pytest.raises(OptionError, match="takes a name"):
+        nn.NameScope("")

@@ -68,8 +68,6 @@ def test_enums_have_the_references_numbers():
 
 @pytest.mark.parametrize(("call", "says"), [
     (lambda: poptorch.fps(None, []), "choose them where the model is called"),
-    (lambda: poptorch.ctc_beam_search_decoder(None, None), "decode them where the model is called"),
-    (lambda: poptorch.CPU(len, "length"), "call the function as it is"),
     (lambda: poptorch.load("model.poptorch"), "make the model anew"),
     (lambda: poptorch.trainingModel(poptorch.ops.torch.nn.Linear(2, 2)).save("model.poptorch"), r"torch\.save\(model\.state_dict\(\), path\)")])
 def test_what_is_not_there_says_what_to_do(call, says):

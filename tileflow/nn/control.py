@@ -3,15 +3,16 @@ that are computed."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 
 from ..graph import Builder, Graph, Region, TensorType, Value
 from ..graph.region import closed, draws
+from ..memory.types import type_of
 from ..ops.control import INDEX, If, Loop
 from ..ops.hosted import HostFunction, listed
-from ..memory.types import type_of
 from ..system.errors import OptionError, ShapeError, TileflowError, TypeMismatchError
 from .mixed import Recorder
 from .tensor import Tensor
@@ -123,7 +124,7 @@ def _region(trace: Trace, graph: Graph, own: Sequence[Value], captures: Sequence
 
 # ---- Python
 
-class cpu:                                                                                  # noqa: N801
+class cpu:
     """A function of Python's in `forward`: called between two rows of the native loop, with arrays, whenever what it
     gives is computed.
 
@@ -161,6 +162,35 @@ class cpu:                                                                      
             raise TypeMismatchError(f"infer of nn.cpu must give TensorTypes, not {results!r}.")
         with trace.builder.scope(source=getattr(self.function, "__name__", None)):
             return first.applied(HostFunction(self.function, tuple(results), self.gradient), inputs)
+
+
+class NameScope:
+    """Operators recorded in the block are called by this name, then a slash and their layer, in errors, reports and
+    patterns of names. Nothing is computed otherwise.
+
+        with nn.NameScope("encoder"):
+            x = self.layer(x)
+
+    Raises:
+        OptionError: the name is no text, or empty.
+    """
+
+    def __init__(self, name: str) -> None:
+        if not isinstance(name, str) or not name:
+            raise OptionError(f"NameScope takes a name, a text, not {name!r}.")
+        self.name = name
+        self._scopes = ExitStack()
+
+    def __enter__(self) -> NameScope:
+        trace = current_trace("NameScope")
+        before, around = trace.prefix, ", ".join(trace.builder.origin.sources)
+        trace.prefix = f"{before}{self.name}/"
+        self._scopes.callback(setattr, trace, "prefix", before)
+        self._scopes.enter_context(trace.builder.scope(source=f"{self.name}/{around}" if around else self.name))
+        return self
+
+    def __exit__(self, *what: object) -> None:
+        self._scopes.close()
 
 
 # ---- places that are computed

@@ -3,8 +3,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from weakref import WeakValueDictionary
 from typing import Any, ClassVar
+from weakref import WeakValueDictionary
 
 import numpy as np
 

@@ -36,6 +36,7 @@ from .activation import (
 from .attention import (
     scaled_dot_product_attention,
 )
+from .ctc import ctc_beam_search_decoder, ctc_loss
 from .linear import (
     bilinear,
     conv1d,
@@ -49,7 +50,6 @@ from .linear import (
     linear,
     one_hot,
 )
-from .ctc import ctc_beam_search_decoder, ctc_loss
 from .loss import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
@@ -175,6 +175,8 @@ __all__ = [
     "cosine_embedding_loss",
     "cosine_similarity",
     "cross_entropy",
+    "ctc_beam_search_decoder",
+    "ctc_loss",
     "cumprod",
     "cumsum",
     "det",
@@ -191,8 +193,6 @@ __all__ = [
     "flip",
     "fold",
     "gather",
-    "ctc_beam_search_decoder",
-    "ctc_loss",
     "gaussian_nll_loss",
     "gelu",
     "glu",

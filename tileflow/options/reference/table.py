@@ -433,7 +433,7 @@ MODELS = (
           "them."),
     _none("PoplarExecutor.copyWeightsToDevice", "weights lie in one place: `load_state_dict()` sets them for every model of the network."),
     _none("PoplarExecutor.getAnchoredTensor", "`anchored(name)`, with the option anchored_tensors."),
-    _none("PoplarExecutor.cycleCount", "`tileflow compile MODEL --machine gc200` says the cycles of the simulated chip."),
+    _none("PoplarExecutor.cycleCount", "`tileflow compile MODEL --machine gc200` says the cycles of the simulated chip, and what they are made of."),
     _none("PoplarExecutor.save", "`save_onnx(path)` writes the model, `tileflow.save_state` weights and optimizer; compiled kernels are kept by "
           "themselves."),
     _none("load", "`tileflow.load(path)` reads an ONNX file, `tileflow.load_state` weights and optimizer."),
