@@ -22,6 +22,18 @@ def joined(a, b):                                       # type: ignore[no-untype
 
 
 @register_jitable
+def floored(a):                                         # type: ignore[no-untyped-def]
+    """The logarithm, or NONE where it is less; NaN stays."""
+    return NONE if a < NONE else a
+
+
+@register_jitable
+def likely(p):                                          # type: ignore[no-untyped-def]
+    """A log-probability by which beams can be ordered: NaN is none, and infinity a large number."""
+    return min(p, 1e200) if p > NONE else NONE
+
+
+@register_jitable
 def label(targets, blank, s):                           # type: ignore[no-untyped-def]
     """The class of state s: blanks around the labels."""
     return targets[s // 2] if s % 2 else blank
@@ -47,11 +59,20 @@ def forward(probs, n, targets, blank, steps, states, alpha):  # type: ignore[no-
                     best = joined(best, alpha[t - 1, s - 1])
                 if skips(targets, blank, s):
                     best = joined(best, alpha[t - 1, s - 2])
-            alpha[t, s] = NONE if best <= NONE else max(best + probs[t, n, label(targets, blank, s)], NONE)
+            alpha[t, s] = NONE if best <= NONE else floored(best + probs[t, n, label(targets, blank, s)])
     if steps == 0:
         return 0.0 if states == 1 else NONE
     total = alpha[steps - 1, states - 1]
     return joined(total, alpha[steps - 1, states - 2]) if states >= 2 else total
+
+
+@register_jitable
+def fits(probs, row, count, steps):                     # type: ignore[no-untyped-def]
+    """Lengths are within their arrays, and labels are classes."""
+    inside = 0 <= count <= row.shape[0] and 0 <= steps <= probs.shape[0]
+    for k in range(count if inside else 0):
+        inside = inside and 0 <= row[k] < probs.shape[2]
+    return inside
 
 
 @generic("T[:,:,:], i8[r,:], i8[r], i8[r], i8, i8, T[r], f8[w,:,:], lo", checked=True)
@@ -59,26 +80,25 @@ def ctc_loss(probs, targets, steps, lengths, blank, infinite, loss, alpha, lo): 
     """-log p(targets) of each row; infinity where no way gives them (0 where `infinite` is 0)."""
     status = 0
     for r in range(loss.shape[0]):
-        count, most = lengths[r], steps[r]
-        if count < 0 or count > targets.shape[1] or most < 0 or most > probs.shape[0]:
+        count = lengths[r]
+        if not fits(probs, targets[r], count, steps[r]):
             status = LABEL_OUT_OF_RANGE
             continue
-        inside = True
-        for k in range(count):
-            inside = inside and 0 <= targets[r, k] < probs.shape[2]
-        if not inside:
-            status = LABEL_OUT_OF_RANGE
-            continue
-        total = forward(probs, lo + r, targets[r], blank, most, 2 * count + 1, alpha)
-        loss[r] = -total if total > NONE else (np.inf if infinite else 0.0)
+        total = forward(probs, lo + r, targets[r], blank, steps[r], 2 * count + 1, alpha)
+        loss[r] = (np.inf if infinite else 0.0) if total <= NONE else -total
     return status
 
 
-@generic("T[:,:,:], i8[r,:], i8[r], i8[r], i8, i8, T[r], T[r,:,:], f8[w,:,:], f8[w,:,:], lo")
+@generic("T[:,:,:], i8[r,:], i8[r], i8[r], i8, i8, T[r], T[r,:,:], f8[w,:,:], f8[w,:,:], lo",
+         checked=True)
 def ctc_gradient(probs, targets, steps, lengths, blank, infinite, upper, gradient, alpha, beta, lo):  # type: ignore[no-untyped-def]
     """-upper[r] times the share of the ways that pass each class at each step: gradient[r, t, c]."""
+    status = 0
     for r in range(upper.shape[0]):
         count, most, row = lengths[r], steps[r], targets[r]
+        if not fits(probs, row, count, most):
+            status = LABEL_OUT_OF_RANGE
+            continue
         states = 2 * count + 1
         for t in range(gradient.shape[1]):
             for c in range(gradient.shape[2]):
@@ -102,12 +122,13 @@ def ctc_gradient(probs, targets, steps, lengths, blank, infinite, upper, gradien
                     if s + 2 < states and skips(row, blank, s + 2):
                         best = joined(best, beta[t + 1, s + 2])
                 share = NONE
-                if best > NONE and alpha[t, s] > NONE:
+                if not (best <= NONE or alpha[t, s] <= NONE):
                     share = best + alpha[t, s] - total
                 at = label(row, blank, s)
-                if share > NONE:
-                    gradient[r, t, at] -= upper[r] * math.exp(share)
-                beta[t, s] = NONE if best <= NONE else max(best + probs[t, lo + r, at], NONE)
+                if not share <= NONE:
+                    gradient[r, t, at] -= upper[r] * np.exp(share)
+                beta[t, s] = NONE if best <= NONE else floored(best + probs[t, lo + r, at])
+    return status
 
 
 @generic("T[:,:,:], i8[r], i8, i8, T[r,:], i8[r,:], i8[r,:,:], f8[w,:,:], i8[w,:,:], i8[w,:,:], lo")
@@ -130,8 +151,8 @@ def ctc_beams(probs, steps, blank, width, logs, counts, paths, scores, tree, pla
         for t in range(min(max(steps[r], 0), probs.shape[0])):
             for i in range(beams):                      # the prefix itself: a blank, or its last class once more
                 last = letter[beam[i]]
-                nblanks[i] = max(joined(blanks[i], others[i]) + probs[t, lo + r, blank], NONE)
-                nothers[i] = NONE if last < 0 else max(others[i] + probs[t, lo + r, last], NONE)
+                nblanks[i] = floored(joined(blanks[i], others[i]) + likely(probs[t, lo + r, blank]))
+                nothers[i] = NONE if last < 0 else floored(others[i] + likely(probs[t, lo + r, last]))
                 known[i] = beam[i]
             found = beams
             for i in range(beams):
@@ -145,7 +166,7 @@ def ctc_beams(probs, steps, blank, width, logs, counts, paths, scores, tree, pla
                 for c in range(classes):
                     if c == blank:
                         continue
-                    score = max((blanks[i] if c == letter[node] else both) + probs[t, lo + r, c], NONE)
+                    score = floored((blanks[i] if c == letter[node] else both) + likely(probs[t, lo + r, c]))
                     below = children[c]
                     if below >= 0 and slot[below] >= 0:  # another beam, which this one becomes
                         nothers[slot[below]] = joined(nothers[slot[below]], score)

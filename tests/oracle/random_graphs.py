@@ -25,7 +25,7 @@ RANGE = 30.0
 TRIES = 60
 Types = list[TensorType | None]
 APART = ("Map", "IdentityLoss", "RecurrenceGrad", "RoiAlign", "RoiAlignGrad", "MaxRoiPool", "MaxRoiPoolGrad", "OneHot",
-         "PrintTensor")
+         "PrintTensor", "CTCLoss", "CTCLossGrad", "CTCBeamSearchDecoder")
 """Operators that graphs do without: some take what others wrote down for them, or places and numbers of images as
 floats; one says all that it is given."""
 
