@@ -53,9 +53,9 @@ _LAZY = {
 """Public names and where they live; loaded at first use, so that `import tileflow` and `tileflow --help` are quick."""
 __all__ = [
     "AsynchronousDataAccessor", "DataLoader", "Dataset", "Exploration", "Options", "Policy", "TileCompilation",
-    "TileflowError", "TileflowWarning", "TrainResult", "TuneResult", "autocast", "callbacks", "compare", "compile", "custom",
-    "explore", "grad", "gradient_model", "infer", "inference_model", "load", "load_state", "nn", "operator", "optim", "save_onnx",
-    "save_state", "testing", "trace", "train", "training_model", "tune_available_memory",
+    "TileflowError", "TileflowWarning", "TrainResult", "TuneResult", "autocast", "callbacks", "compare", "compile",
+    "custom", "explore", "grad", "gradient_model", "infer", "inference_model", "load", "load_state", "nn", "operator",
+    "optim", "save_onnx", "save_state", "testing", "trace", "train", "training_model", "tune_available_memory",
 ]
 
 

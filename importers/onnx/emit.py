@@ -289,12 +289,15 @@ class Emitter:
             outputs.pop()
         if any(v in wanted for v in node.outputs[len(outputs):]):
             raise UnsupportedError(f"ONNX has no output {len(outputs)} of {said.op_type}")
-        self.append(said.op_type, inputs, outputs, self.title(f"{node.origin}/{said.op_type}"), said.domain, **said.attributes)
+        title = self.title(f"{node.origin}/{said.op_type}")
+        self.append(said.op_type, inputs, outputs, title, said.domain, **said.attributes)
 
-    def append(self, op_type: str, inputs: Sequence[str], outputs: Sequence[str], title: str, of: str = "", **attributes: Any) -> None:
+    def append(self, op_type: str, inputs: Sequence[str], outputs: Sequence[str], title: str, of: str = "",
+               **attributes: Any) -> None:
         """Append a node of the domain `of`."""
-        attributes = {name: value for name, value in attributes.items() if value != []}
-        self.nodes.append(helper.make_node(op_type, list(inputs), list(outputs), title, domain=of or None, **attributes))
+        given = {name: value for name, value in attributes.items() if value != []}
+        made = helper.make_node(op_type, list(inputs), list(outputs), title, domain=of or None, **given)
+        self.nodes.append(made)
 
     def _operand(self, x: int | np.ndarray | None, node: Node) -> str:
         if x is None:

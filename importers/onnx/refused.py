@@ -55,9 +55,13 @@ def declared_for(node: NodeProto, opset: Mapping[str, int]) -> type[Op] | None:
     Raises:
         UnsupportedError: tileflow takes that operator apart itself, and the user's was not declared to take its place.
     """
-    found = None if node.domain in ("", "ai.onnx") else OPS.get(qualified(node.domain, node.op_type))
-    if found is not None and not found.replaces and form_of(node.op_type, opset.get(node.domain, 0), node.domain) is not None:
-        raise UnsupportedError("tileflow has this operator, and one of yours is declared; declare it with replace=True, or not at all")
+    if node.domain in ("", "ai.onnx"):
+        return None
+    found = OPS.get(qualified(node.domain, node.op_type))
+    ours = form_of(node.op_type, opset.get(node.domain, 0), node.domain)
+    if found is not None and not found.replaces and ours is not None:
+        raise UnsupportedError("tileflow has this operator, and one of yours is declared; declare it with replace=True, "
+                               "or not at all")
     return found
 
 

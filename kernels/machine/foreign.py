@@ -1,9 +1,8 @@
 """Leaves whose bodies somebody else wrote, for an operator of their own: any function that Numba compiles.
 
 They may take memory, call functions of Numba's and raise, which leaves of this package never do; so Numba's own code
-generator compiles them, for
-this very processor, once for each process. Nothing of it is kept, so that what runs is always what stands in the
-program.
+generator compiles them, for this very processor, once for each process. Nothing of it is kept, so that what runs is
+always what stands in the program.
 """
 
 from __future__ import annotations

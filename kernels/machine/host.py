@@ -1,4 +1,5 @@
 """What Python does in the native loop, in the place of a leaf: a HOST row. Whoever runs one needs no compiler."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -13,8 +14,8 @@ if TYPE_CHECKING:
 class Moment:
     """When a HOST row is reached, and how it says something.
 
-    update, micro_batch: those under way: updates counted since the session began (0 where nothing is trained), micro-batches
-        from the first of the call.
+    update, micro_batch: those under way: updates counted since the session began (0 where nothing is trained),
+    micro-batches from the first of the call.
     say: takes a text that is told in the order of the micro-batches, whatever order these are computed in.
     """
 
@@ -27,8 +28,8 @@ class Moment:
 class HostCall:
     """What Python does in the native loop: a HOST row, after the node's leaf calls.
 
-    function: takes the moment and an array for each of `args`, in the node's own types and shapes; it writes those that are
-        outputs and returns nothing. What it raises ends the call, as itself.
+    function: takes the moment and an array for each of `args`, in the node's own types and shapes; it writes those that
+    are outputs and returns nothing. What it raises ends the call, as itself.
     """
 
     function: Callable[..., None]

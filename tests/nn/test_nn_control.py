@@ -1,4 +1,5 @@
 """Loops, branches, Python's functions and computed places in layers: beside what is written out, and beside PyTorch."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -39,7 +40,7 @@ def turn(self: Net, x: nn.Tensor, start: nn.Tensor) -> nn.Tensor:
 
 
 def looped(self: Net, x: nn.Tensor) -> nn.Tensor:
-    found, = nn.for_loop(3, lambda y: [turn(self, y, x)], [x])
+    (found,) = nn.for_loop(3, lambda y: [turn(self, y, x)], [x])
     return found
 
 
@@ -60,8 +61,8 @@ def test_a_loop_trains_as_what_is_written_out(threads: int):
 
 def chosen(self: Net, x: nn.Tensor) -> nn.Tensor:
     low, high = x.sum() > 0, x.sum() <= 0
-    a, = nn.cond(low, lambda v: [v * 2], [x], lambda v: [v - self.w], [x])
-    b, = nn.cond(high, lambda v: [v * 2], [x], lambda v: [v - self.w], [x])
+    (a,) = nn.cond(low, lambda v: [v * 2], [x], lambda v: [v - self.w], [x])
+    (b,) = nn.cond(high, lambda v: [v * 2], [x], lambda v: [v - self.w], [x])
     return a + b
 
 
@@ -74,28 +75,44 @@ def test_a_branch_trains_as_both_of_it_do():
 
 def test_a_loop_counts_by_a_tensor_and_within_another():
     def then(self: Net, x: nn.Tensor) -> nn.Tensor:
-        inner = lambda y: [nn.for_loop(2, lambda z: [z + self.w], [y])[0]]                       # noqa: E731
+        inner = lambda y: [nn.for_loop(2, lambda z: [z + self.w], [y])[0]]  # noqa: E731
         return nn.for_loop((x.sum() * 0 + 3).to("int64"), inner, [x])[0]
+
     net = Net(then)
     plain = Net(lambda self, x: x)
-    np.testing.assert_allclose(tileflow.inference_model(net)(X), tileflow.inference_model(plain)(X) + 6 * net.w.data, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        tileflow.inference_model(net)(X), tileflow.inference_model(plain)(X) + 6 * net.w.data, rtol=1e-5, atol=1e-5
+    )
 
 
-@pytest.mark.parametrize(("then", "error", "says"), [
-    (lambda self, x: nn.for_loop(2, lambda y: [y], x)[0], OptionError, "takes a list of tensors"),
-    (lambda self, x: nn.for_loop(-1, lambda y: [y], [x])[0], OptionError, "counts by a whole number"),
-    (lambda self, x: nn.for_loop(2, lambda y: [y, y], [x])[0], ShapeError, "takes 1 tensors and gives 2"),
-    (lambda self, x: nn.for_loop(2, lambda y: [y.sum()], [x])[0], ShapeError, "must be alike"),
-    (lambda self, x: nn.for_loop(2, lambda y: [7], [x])[0], TypeMismatchError, "must give tensors"),
-    (lambda self, x: nn.for_loop(2, lambda y: [nn.functional.dropout(y, 0.5, True)], [x])[0], TileflowError, "draws random numbers"),
-    (lambda self, x: nn.cond(x, lambda: [x], [], lambda: [x], [])[0], OptionError, "one truth value"),
-    (lambda self, x: nn.cond(x.sum() > 0, lambda: [x], [], lambda: [x, x], [])[0], ShapeError, "give 1 and 2 tensors"),
-    (lambda self, x: nn.dynamic_slice(x, 1, x.sum(), 2), OptionError, "one whole number"),
-    (lambda self, x: nn.dynamic_slice(x, 1, x.argmax(), 3, 2), OptionError, "divide size 3"),
-    (lambda self, x: nn.dynamic_update(x, x, 1, x.argmax(), 2), ShapeError, "puts 2 rows"),
-    (lambda self, x: nn.cpu(3)(x), OptionError, "takes a function"), (lambda self, x: nn.cpu(np.sin)(X), OptionError, "called on tensors"),
-    (lambda self, x: nn.print_tensor(x, float_format="x"), OptionError, "float_format must be one of"),
-    (lambda self, x: nn.print_tensor(x, digits="x"), OptionError, "digits of print_tensor")])
+@pytest.mark.parametrize(
+    ("then", "error", "says"),
+    [
+        (lambda self, x: nn.for_loop(2, lambda y: [y], x)[0], OptionError, "takes a list of tensors"),
+        (lambda self, x: nn.for_loop(-1, lambda y: [y], [x])[0], OptionError, "counts by a whole number"),
+        (lambda self, x: nn.for_loop(2, lambda y: [y, y], [x])[0], ShapeError, "takes 1 tensors and gives 2"),
+        (lambda self, x: nn.for_loop(2, lambda y: [y.sum()], [x])[0], ShapeError, "must be alike"),
+        (lambda self, x: nn.for_loop(2, lambda y: [7], [x])[0], TypeMismatchError, "must give tensors"),
+        (
+            lambda self, x: nn.for_loop(2, lambda y: [nn.functional.dropout(y, 0.5, True)], [x])[0],
+            TileflowError,
+            "draws random numbers",
+        ),
+        (lambda self, x: nn.cond(x, lambda: [x], [], lambda: [x], [])[0], OptionError, "one truth value"),
+        (
+            lambda self, x: nn.cond(x.sum() > 0, lambda: [x], [], lambda: [x, x], [])[0],
+            ShapeError,
+            "give 1 and 2 tensors",
+        ),
+        (lambda self, x: nn.dynamic_slice(x, 1, x.sum(), 2), OptionError, "one whole number"),
+        (lambda self, x: nn.dynamic_slice(x, 1, x.argmax(), 3, 2), OptionError, "divide size 3"),
+        (lambda self, x: nn.dynamic_update(x, x, 1, x.argmax(), 2), ShapeError, "puts 2 rows"),
+        (lambda self, x: nn.cpu(3)(x), OptionError, "takes a function"),
+        (lambda self, x: nn.cpu(np.sin)(X), OptionError, "called on tensors"),
+        (lambda self, x: nn.print_tensor(x, float_format="x"), OptionError, "float_format must be one of"),
+        (lambda self, x: nn.print_tensor(x, digits="x"), OptionError, "digits of print_tensor"),
+    ],
+)
 def test_what_is_refused(then: Any, error: type[Exception], says: str):
     with pytest.raises(error, match=says):
         tileflow.inference_model(Net(then))(X)
@@ -103,6 +120,7 @@ def test_what_is_refused(then: Any, error: type[Exception], says: str):
 
 def test_python_within_layers():
     """Without a gradient what needs one is refused; with one it trains."""
+
     def sort(x: np.ndarray) -> np.ndarray:
         return np.sort(x, axis=-1)
 
@@ -110,8 +128,11 @@ def test_python_within_layers():
         found = np.empty_like(g)
         np.put_along_axis(found, np.argsort(x, axis=-1, kind="stable"), g, axis=-1)
         return found
+
     plain = tileflow.inference_model(Net(lambda self, x: x))(X)
-    np.testing.assert_array_equal(tileflow.inference_model(Net(lambda self, x: nn.cpu(sort)(x)))(X), np.sort(plain, axis=-1))
+    np.testing.assert_array_equal(
+        tileflow.inference_model(Net(lambda self, x: nn.cpu(sort)(x)))(X), np.sort(plain, axis=-1)
+    )
     with pytest.raises(UnsupportedError, match="no gradient is given for the function"):
         trained(lambda self, x: nn.cpu(sort)(x))
     found = trained(lambda self, x: nn.cpu(sort, gradient=back)(x) * self.w, threads=2)
@@ -133,7 +154,12 @@ def test_python_within_layers():
 def test_slices_and_updates_at_computed_places():
     def then(self: Net, x: nn.Tensor) -> Any:
         start = (x.sum() * 0 + 1).to("int64")
-        return nn.nop(nn.dynamic_slice(x, 1, start, 2)), nn.dynamic_update(x, X[:, :2] * 0, 1, start, 2), nn.dynamic_slice(x, 0, start, 2, 2)
+        return (
+            nn.nop(nn.dynamic_slice(x, 1, start, 2)),
+            nn.dynamic_update(x, X[:, :2] * 0, 1, start, 2),
+            nn.dynamic_slice(x, 0, start, 2, 2),
+        )
+
     plain = tileflow.inference_model(Net(lambda self, x: x))(X)
     part, updated, row = tileflow.inference_model(Net(then), micro_batch_size=4)(X)
     np.testing.assert_array_equal(part, plain[:, 1:3])
@@ -148,6 +174,7 @@ def test_names_of_a_scope_are_in_front_of_layers():
             with nn.NameScope("inner"):
                 z = self.layer(y).relu()
         return self.layer(z)
+
     model = tileflow.inference_model(Net(then), anchored_tensors="outer/inner/layer")
     model(X)
     assert model.anchored("outer/inner/layer").shape == (4, 3)

@@ -1,4 +1,6 @@
-"""Tensors that are printed: values and gradients, in the order of the micro-batches whatever runs side by side, from layers and by name."""
+"""Tensors that are printed: values and gradients, in the order of the micro-batches whatever runs side by side, from
+layers and by name."""
+
 from __future__ import annotations
 
 import re
@@ -39,11 +41,21 @@ def blocks() -> Net:
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("strategy", [None, "pipelined"])
 def test_printed_in_global_order(threads: int, strategy: str | None, capsys: pytest.CaptureFixture[str]):
-    """Two updates of four micro-batches, in a pipeline too: of each micro-batch its values, then its gradients, then the next one's."""
+    """Two updates of four micro-batches, in a pipeline too: of each micro-batch its values, then its gradients, then
+    the next one's."""
     x = np.arange(1, 9, dtype=np.float32).reshape(8, 1)
     staged = {} if strategy is None else {"strategy": strategy, "stages": ("0", "two")}
-    model = tileflow.training_model(blocks(), loss="mse", optimizer="sgd", learning_rate=0.0, micro_batch_size=1, gradient_accumulation=4,
-                                    device_iterations=2, threads=threads, **staged)
+    model = tileflow.training_model(
+        blocks(),
+        loss="mse",
+        optimizer="sgd",
+        learning_rate=0.0,
+        micro_batch_size=1,
+        gradient_accumulation=4,
+        device_iterations=2,
+        threads=threads,
+        **staged,
+    )
     model(x, x - 1)
     lines = capsys.readouterr().out.splitlines()
     wanted = []
@@ -62,6 +74,7 @@ def test_nothing_is_printed_of_what_nobody_uses_and_no_bit_changes(capsys: pytes
             x = self.a(x)
             nn.print_tensor(x, "lost")
             return x.relu()
+
     x = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
     plain = tileflow.inference_model(Unused())(x)
     assert not capsys.readouterr().out
@@ -84,13 +97,19 @@ def test_tensors_of_a_file_by_pattern(tmp_path: Path, capsys: pytest.CaptureFixt
         tileflow.inference_model(tmp_path / "net.onnx", printed_tensors="nothing")(x)
 
 
-@pytest.mark.parametrize(("settings", "array", "text"), [
-    ({}, np.array([1.5, -2, 0.12345], np.float32), "( 1.5   , -2.    ,  0.1235)"),
-    ({"float_format": "fixed", "digits": 2}, np.array([1.5, -2]), "(1.50, -2.00)"),
-    ({"float_format": "scientific", "digits": 1, "separator": " "}, np.array([1500.0, 2]), "(1.5e+03 2.0e+00)"),
-    ({"float_format": "none"}, np.array([1.5, 0.1]), "(1.5, 0.1)"),
-    ({"summarise_threshold": 4, "edge_items": 1}, np.arange(9), "(0, ..., 8)"),
-    ({"open_bracket": "{", "close_bracket": "}"}, np.array([[True], [False]]), "{{ True},\n {False}}"),
-    ({"max_line_width": 8}, np.arange(4), "(0, 1,\n 2, 3)"), ({}, np.zeros((0, 3)), "()"), ({}, np.float32(2.5), "2.5")])
+@pytest.mark.parametrize(
+    ("settings", "array", "text"),
+    [
+        ({}, np.array([1.5, -2, 0.12345], np.float32), "( 1.5   , -2.    ,  0.1235)"),
+        ({"float_format": "fixed", "digits": 2}, np.array([1.5, -2]), "(1.50, -2.00)"),
+        ({"float_format": "scientific", "digits": 1, "separator": " "}, np.array([1500.0, 2]), "(1.5e+03 2.0e+00)"),
+        ({"float_format": "none"}, np.array([1.5, 0.1]), "(1.5, 0.1)"),
+        ({"summarise_threshold": 4, "edge_items": 1}, np.arange(9), "(0, ..., 8)"),
+        ({"open_bracket": "{", "close_bracket": "}"}, np.array([[True], [False]]), "{{ True},\n {False}}"),
+        ({"max_line_width": 8}, np.arange(4), "(0, 1,\n 2, 3)"),
+        ({}, np.zeros((0, 3)), "()"),
+        ({}, np.float32(2.5), "2.5"),
+    ],
+)
 def test_texts(settings: dict[str, Any], array: Any, text: str):
     assert PrintTensor(**settings).shown(np.asarray(array)) == text

@@ -1,4 +1,6 @@
-"""Users' operators in modules of PyTorch: PyTorch computes them by their references, both exporters keep them, training is PyTorch's."""
+"""Users' operators in modules of PyTorch: PyTorch computes them by their references, both exporters keep them,
+training is PyTorch's."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -35,10 +37,19 @@ class Net(torch.nn.Module):
 
 
 @pytest.mark.parametrize("exporter", ["torch.export", rare("TorchScript")])
-@pytest.mark.parametrize(("declare", "inputs", "attributes"), [
-    (declared.leaky_relu, 1, {"alpha": 0.1}), rare(declared.compiled_leaky_relu, 1, {"alpha": 0.1}),
-    (declared.python_leaky_relu, 1, {"alpha": 0.1}), rare(declared.cube, 2, None), (lambda: declared.cube("composition"), 2, None)])
-def test_a_module_with_the_references_examples_trains_as_in_pytorch(exporter: Any, declare: Any, inputs: int, attributes: Any):
+@pytest.mark.parametrize(
+    ("declare", "inputs", "attributes"),
+    [
+        (declared.leaky_relu, 1, {"alpha": 0.1}),
+        rare(declared.compiled_leaky_relu, 1, {"alpha": 0.1}),
+        (declared.python_leaky_relu, 1, {"alpha": 0.1}),
+        rare(declared.cube, 2, None),
+        (lambda: declared.cube("composition"), 2, None),
+    ],
+)
+def test_a_module_with_the_references_examples_trains_as_in_pytorch(
+    exporter: Any, declare: Any, inputs: int, attributes: Any
+):
     net = Net(declare().called, inputs, attributes)
     x, target = torch.randn(8, 3), torch.zeros(8, 4)
     _, loss = net(x, target)
@@ -52,7 +63,9 @@ def test_a_module_with_the_references_examples_trains_as_in_pytorch(exporter: An
 
 def test_what_cannot_be_is_said_before_anything_is_exported():
     x = torch.ones(3)
-    with pytest.raises(UnsupportedError, match=r"com\.acme::LeakyRelu is not declared; @tileflow\.operator\('com\.acme', 'LeakyRelu'\)"):
+    with pytest.raises(
+        UnsupportedError, match=r"com\.acme::LeakyRelu is not declared; @tileflow\.operator\('com\.acme', 'LeakyRelu'\)"
+    ):
         tileflow.torch.custom_op([x], "LeakyRelu", "com.acme")
     declared.leaky_relu()
     with pytest.raises(OptionError, match="attributes do not suffice"):
@@ -60,12 +73,19 @@ def test_what_cannot_be_is_said_before_anything_is_exported():
     assert poptorch.custom_op([x], "LeakyRelu", "com.acme", 1, [x], {"alpha": 0.5})[0].tolist() == [1, 1, 1]
 
 
-@pytest.mark.parametrize(("attributes", "error", "says"), [
-    ({1: 1.0}, ValueError, "All attribute keys must be strings."), ({"a": [1, "x"]}, ValueError, "must all be the same"),
-    ({"a": None}, ValueError, "Attribute values must be floats"), ({"a": "\u1f00"}, ValueError, "contains non-ASCII"),
-    ({"alpha": 1e300}, poptorch.Error, r"1e\+300 is too high for a Popart float attribute."),
-    ({"alpha": -1e300}, poptorch.Error, r"-1e\+300 is too low"), ({"alpha": "x"}, poptorch.Error, "alpha must be a float"),
-    ({}, None, "")])
+@pytest.mark.parametrize(
+    ("attributes", "error", "says"),
+    [
+        ({1: 1.0}, ValueError, "All attribute keys must be strings."),
+        ({"a": [1, "x"]}, ValueError, "must all be the same"),
+        ({"a": None}, ValueError, "Attribute values must be floats"),
+        ({"a": "\u1f00"}, ValueError, "contains non-ASCII"),
+        ({"alpha": 1e300}, poptorch.Error, r"1e\+300 is too high for a Popart float attribute."),
+        ({"alpha": -1e300}, poptorch.Error, r"-1e\+300 is too low"),
+        ({"alpha": "x"}, poptorch.Error, "alpha must be a float"),
+        ({}, None, ""),
+    ],
+)
 def test_attributes_are_those_of_the_reference(attributes: Any, error: Any, says: str):
     declared.leaky_relu()
     x = torch.tensor([-1.0])
@@ -86,6 +106,7 @@ def test_as_many_outputs_as_are_told():
 
 # ---- what else the reference has that neither ONNX nor exporters do
 
+
 class Printing(torch.nn.Module):
     """A printed layer, in training."""
 
@@ -100,20 +121,25 @@ class Printing(torch.nn.Module):
 
 
 @pytest.mark.parametrize("exporter", ["torch.export", rare("TorchScript")])
-def test_ipu_print_tensor_prints_values_and_gradients_in_order_and_not_while_it_is_compared(exporter: Any, capsys: pytest.CaptureFixture[str]):
+def test_ipu_print_tensor_prints_values_and_gradients_in_order_and_not_while_it_is_compared(
+    exporter: Any, capsys: pytest.CaptureFixture[str]
+):
     net = Printing()
     x = torch.arange(1.0, 4.0).reshape(3, 1)
     net(x, x)
     options = tileflow.Options(micro_batch_size=1, gradient_accumulation=3, threads=2)
     model = tileflow.torch.training_model(net, options, torch.optim.SGD(net.parameters(), lr=0.1), exporter=exporter)
     model(x, x - 1)
-    assert capsys.readouterr().out.splitlines() == [line for i in (1, 2, 3) for line in (f"y: (({i}.))", "y_gradient: ((2.))")]
+    assert capsys.readouterr().out.splitlines() == [
+        line for i in (1, 2, 3) for line in (f"y: (({i}.))", "y_gradient: ((2.))")
+    ]
     with pytest.raises(poptorch.Error, match="float_format must be one of"):
         poptorch.ipu_print_tensor(x, float_format="wrong")
 
 
 def test_cpu_runs_a_function_of_pytorchs_in_the_midst_of_a_model():
     """What exporters know nothing of; in inference, and refused where a gradient is wanted."""
+
     class Net(torch.nn.Module):
         def __init__(self, trains: bool) -> None:
             super().__init__()
@@ -126,6 +152,7 @@ def test_cpu_runs_a_function_of_pytorchs_in_the_midst_of_a_model():
         def forward(self, x: Any) -> Any:
             ordered, total = self.cpu(self.layer(x))
             return (ordered * total, poptorch.identity_loss(ordered, "sum")) if self.trains else ordered * total
+
     net, x = Net(False), torch.randn(4, 3)
     h = net.layer(x).detach()
     torch.testing.assert_close(poptorch.inferenceModel(net)(x), torch.sort(h, -1)[0] * h.sum(), rtol=1e-5, atol=1e-5)
@@ -148,17 +175,21 @@ def test_pytorchs_ctc_loss_trains_and_the_decoder_decodes():
         def forward(self, x: Any) -> Any:
             probs = self.layer(x).log_softmax(-1)
             return probs, torch.nn.functional.ctc_loss(probs, targets, steps, lengths)
+
     net, x = Net(), torch.randn(7, 2, 3)
     probs, loss = net(x)
     loss.backward()
     wanted = net.layer.weight.detach() - 0.1 * net.layer.weight.grad
-    model = tileflow.torch.training_model(net, tileflow.Options(micro_batch_size=7), torch.optim.SGD(net.parameters(), lr=0.1))
+    model = tileflow.torch.training_model(
+        net, tileflow.Options(micro_batch_size=7), torch.optim.SGD(net.parameters(), lr=0.1)
+    )
     assert model(x)[1].item() == pytest.approx(loss.item(), rel=1e-6)
     torch.testing.assert_close(net.layer.weight.detach(), wanted, rtol=1e-5, atol=1e-6)
 
     class Decoding(torch.nn.Module):
         def forward(self, probs: Any) -> Any:
             return poptorch.ctc_beam_search_decoder(probs, torch.tensor([7, 5]), top_paths=2)
+
     decoding, probs = Decoding(), probs.detach()
     model = tileflow.torch.inference_model(decoding, tileflow.Options(micro_batch_size=7))
     for found, wanted in zip(model(probs), decoding(probs), strict=True):

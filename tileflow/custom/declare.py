@@ -32,8 +32,7 @@ _ours: dict[str, type[Op]] = {}
 
 def operator(domain: str, name: str, *, replace: bool = False) -> Callable[[type], Any]:
     """A class decorator: declare an operator, for layers (`LeakyRelu(alpha=0.1)(x)` in `forward`), for files that have
-    it, and for modules of PyTorch
-    (`tileflow.torch.custom_op`). docs/custom-operators.md begins at the beginning.
+    it, and for modules of PyTorch (`tileflow.torch.custom_op`). docs/custom-operators.md begins at the beginning.
 
         @tileflow.operator("com.acme", "LeakyRelu")
         class LeakyRelu:
@@ -44,11 +43,10 @@ def operator(domain: str, name: str, *, replace: bool = False) -> Callable[[type
                 return tileflow.custom.functions.where(x < 0, self.alpha * x, x)
 
     `forward` is marked `expression`, `composition`, `compiled` or `python`, and so is `gradient`, if there is one: it
-    is given inputs, outputs and
-    gradients of the outputs, and gives one for each input. `infer(self, *types)` gives the outputs' `TensorType`s;
-    expressions and compositions need
-    none; `reference(self, *arrays)` may give them in NumPy, for `tileflow.testing.check_operator` to compare. `roles`
-    names what operands are for, should a file store them ("data", "weight", "bias").
+    is given inputs, outputs and gradients of the outputs, and gives one for each input. `infer(self, *types)` gives the
+    outputs' `TensorType`s; expressions and compositions need none; `reference(self, *arrays)` may give them in NumPy,
+    for `tileflow.testing.check_operator` to compare. `roles` names what operands are for, should a file store them
+    ("data", "weight", "bias").
 
     Declared again it is replaced; what was compiled with the one before keeps that.
 

@@ -33,8 +33,8 @@ Arrays = Sequence[np.ndarray | None]
 class Custom(Op):
     """Base of all of them.
 
-    domain, called: as its user knows it. written: `forward`. backwards: `gradient`, if it is written. told: `infer`,
-    if it is.
+    domain, called: as its user knows it. written: `forward`. backwards: `gradient`, if it is written. told: `infer`, if
+    it is.
     companion: the operator that computes gradients, where these are functions over arrays. twin: `reference`, if there
     is one.
     """
@@ -355,9 +355,11 @@ class Hosted(Opaque):
         made = self.function.function(self, *inputs)
         if not self.operands:
             return fitting(listed(made), outputs, self.name)
-        found = [np.zeros_like(x) if g is None else g
-                 for g, x in zip(self.for_inputs(made, inputs[: self.operands], object), inputs, strict=False)
-                 if x is not None and TensorType(x.dtype.name, x.shape).is_float]
+        found = [
+            np.zeros_like(x) if g is None else g
+            for g, x in zip(self.for_inputs(made, inputs[: self.operands], object), inputs, strict=False)
+            if x is not None and TensorType(x.dtype.name, x.shape).is_float
+        ]
         return fitting(found, outputs, self.name)
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:

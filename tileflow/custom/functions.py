@@ -2,9 +2,10 @@
 expressions.
 
 abs_, sign, sqrt, exp, expm1, log, log1p, tanh, sigmoid, erf, sin, cos, tan, their inverses and hyperbolic forms, floor,
-ceil, round_ take one; maximum, minimum, pow_, fmod, equal and not_equal two; `where(condition, a, b)` chooses,
-`cast(x, "int32")` changes the type.
+ceil, round_ take one; maximum, minimum, pow_, fmod, equal and not_equal two; `where(condition, a, b)` chooses, `cast(x,
+"int32")` changes the type.
 """
+
 from ..kernels.elementwise.expr import Expr as Expr
 from ..kernels.elementwise.expr import abs_ as abs_
 from ..kernels.elementwise.expr import acos as acos

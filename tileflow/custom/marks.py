@@ -15,8 +15,8 @@ Kind = Literal["expression", "composition", "compiled", "python"]
 class Written:
     """A function of a user's with the form it is in.
 
-    rows: of a compiled one, the parameters that arrive cut to some rows. cost: nanoseconds for one element of the
-    first output.
+    rows: of a compiled one, the parameters that arrive cut to some rows. cost: nanoseconds for one element of the first
+    output.
     flops: operations for one element, for the simulated machine.
     """
 
@@ -48,8 +48,7 @@ def composition(function: Callable[..., Any]) -> Any:
             return b.Relu(b.MatMul(x, w))
 
     Attributes are keywords (`b.ReduceSum(x, axes=(1,), keepdims=0)`), numbers are `b.scalar(2.0, x)`, arrays
-    `b.constant(array)`, an operator of
-    one's own is `b.emit(Cube(), x)[0]`. The gradient is that of the parts.
+    `b.constant(array)`, an operator of one's own is `b.emit(Cube(), x)[0]`. The gradient is that of the parts.
     """
     return Written("composition", function)
 
@@ -63,9 +62,8 @@ def compiled(*, rows: Sequence[str] = (), cost: float = 1.0, flops: float = 1.0)
 def compiled(
     function: Callable[..., Any] | None = None, *, rows: Sequence[str] = (), cost: float = 1.0, flops: float = 1.0
 ) -> Any:
-    """The function is compiled by Numba and called in the native loop. It takes arrays, those of the outputs too,
-    which it fills, and then attributes
-    by their names; it is plain, or decorated with `numba.njit`, and has no `self`.
+    """The function is compiled by Numba and called in the native loop. It takes arrays, those of the outputs too, which
+    it fills, and then attributes by their names; it is plain, or decorated with `numba.njit`, and has no `self`.
 
         @compiled(rows=("x", "y"))
         def forward(x, y, alpha):
@@ -73,14 +71,13 @@ def compiled(
                 for j in range(x.shape[1]):
                     y[i, j] = x[i, j] if x[i, j] > 0 else alpha * x[i, j]
 
-    Arrays are C-contiguous and of the operands' types; a single number is an array of one element, 16-bit floats
-    arrive as float32. Attributes are an int,
-    a float, an array (int64, float64), a text or a tuple of texts. The operator declares `infer`. An exception within
-    ends the call.
+    Arrays are C-contiguous and of the operands' types; a single number is an array of one element, 16-bit floats arrive
+    as float32. Attributes are an int, a float, an array (int64, float64), a text or a tuple of texts. The operator
+    declares `infer`. An exception within ends the call.
 
     Args:
-        rows: parameters, all outputs among them, that arrive cut to some rows of their first axis, which is as long
-        for each: threads then share the rows out.
+        rows: parameters, all outputs among them, that arrive cut to some rows of their first axis, which is as long for
+        each: threads then share the rows out.
         cost: nanoseconds for an element of the first output, about, by which it is decided whether they do.
         flops: operations for such an element, as the simulated machine counts them.
     """
@@ -101,16 +98,14 @@ def python(*, flops: float = 1.0) -> Any: ...
 
 def python(function: Callable[..., Any] | None = None, *, flops: float = 1.0) -> Any:
     """The function is called by Python, between two rows of the native loop, in program order: arrays in (not to be
-    written; they are gone when it returns),
-    an array or a tuple of them out.
+    written; they are gone when it returns), an array or a tuple of them out.
 
         @python
         def forward(self, x):
             return np.sort(x, axis=-1)
 
     The result must follow from the arrays alone: what is computed of the same ones may be computed once. The operator
-    declares `infer`. What the function
-    raises ends the call, as itself; so does Ctrl-C.
+    declares `infer`. What the function raises ends the call, as itself; so does Ctrl-C.
 
     Args:
         flops: operations for an element of the first output, as the simulated machine counts them.

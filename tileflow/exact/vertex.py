@@ -45,15 +45,18 @@ class Vertex:
     def of(op: Op, inputs: Types) -> Vertex:
         outputs = op.infer(*inputs)
         halves = any(t is not None and t.is_half for t in (*inputs, *outputs))
-        if _by_reference(op) or not halves or op.halves or op.alias is not None or op.expression(inputs, outputs) is not None:
-            return Vertex(op, outputs, [] if _by_reference(op) else op.kernel(inputs, outputs, cpu.current()))
+        if _by_reference(op):
+            return Vertex(op, outputs, [])
+        if not halves or op.halves or op.alias is not None or op.expression(inputs, outputs) is not None:
+            return Vertex(op, outputs, op.kernel(inputs, outputs, cpu.current()))
         wide = tuple(None if t is None else _float32(t) for t in inputs)
         return Vertex(op, outputs, op.kernel(wide, op.infer(*wide), cpu.current()), True)
 
     def run(self, inputs: Sequence[Array | None], outputs: Sequence[Array], streams: Streams) -> None:
         """Compute `outputs` (contiguous) from `inputs` (contiguous) by the operator's kernel.
 
-        Random operators run by their NumPy twin, which draws the same numbers and knows where a part lies in the whole, and so does what Python runs.
+        Random operators run by their NumPy twin, which draws the same numbers and knows where a part lies in the whole,
+        and so does what Python runs.
 
         Raises:
             DataError: a label or an index is out of range.

@@ -22,8 +22,8 @@ def failed_leaf(status: int, owner: Owner, where: str, watched: bool = False) ->
         return TrainingError(f"{owner}: a label is outside of the classes 0..C-1 at {where}; check the label column or "
                              "the number of classes of the model.")
     if status == RAISED:
-        return TrainingError(f"{owner}: its compiled code raised an exception at {where}; call its forward() as a plain function of these arrays "
-                             "to see which, or tileflow.testing.check_operator.")
+        return TrainingError(f"{owner}: its compiled code raised an exception at {where}; call its forward() as a plain "
+                             "function of these arrays to see which, or tileflow.testing.check_operator.")
     assert status == INDEX_OUT_OF_RANGE, status
     return TrainingError(f"{owner}: an index lies outside of its axis at {where}; check the whole numbers in the "
                          "inputs.")

@@ -31,20 +31,24 @@ class HostedRow:
 
 class Sayings:
     """What HOST rows say, in the order of micro-batches: a pipeline has several of these under way, and of an update
-    all that they say is there before the next one's."""
+    all
+    that they say is there before the next one's."""
 
     def __init__(self) -> None:
-        self._said: list[tuple[int, int, str]] = []
+        self._said: list[tuple[int, str]] = []
+        self._update = 0
 
     def add(self, update: int, micro: int, text: str) -> None:
-        if self._said and update > max(u for u, _, _ in self._said):
+        """Take what a row says; what was said of the update before is told."""
+        if update != self._update:
             self.tell()
-        self._said.append((update, micro, text))
+            self._update = update
+        self._said.append((micro, text))
 
     def tell(self) -> None:
         """Say what is left."""
         said, self._said = self._said, []
-        for _, _, text in sorted(said, key=lambda line: line[:2]):
+        for _, text in sorted(said, key=lambda line: line[0]):
             say(text)
 
 

@@ -66,7 +66,8 @@ class Op:
     no_gradient: ClassVar[str] = ""
     """Why some float input has no gradient, as a user is told it; empty where all have one."""
     code: ClassVar[Callable[[], str | None] | None] = None
-    """Of an operator of a user's: gives a digest of its code as it is now; None: nothing may be kept that was made of it. Ours have sources."""
+    """Of an operator of a user's: gives a digest of its code as it is now; None: nothing may be kept that was made of it.
+    Ours have sources."""
     replaces: ClassVar[bool] = False
     """Of an operator of a user's: it takes the place of one that tileflow takes apart itself."""
     stops_gradient: ClassVar[bool] = False

@@ -56,7 +56,8 @@ class Plan:
     seconds: dict[str, float] = field(default_factory=dict)
     """By pass of the lowering, the time it took."""
     in_order: bool = False
-    """Nothing is side by side but the chunks of a row: one worker does all, or Python has a part in it, which is to be called in one order."""
+    """Nothing is side by side but the chunks of a row: one worker does all, or Python has a part in it, which is to be
+    called in one order."""
 
     @property
     def micro(self) -> Lowered:

@@ -1,5 +1,6 @@
-"""Control flow in layers: loops and branches of the native loop, what Python computes between its rows, slices at places
-that are computed."""
+"""Control flow in layers: loops and branches of the native loop, what Python computes between its rows, slices at
+places that are computed."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -42,21 +43,26 @@ def for_loop(count: int | Tensor, body: Body, inputs: Sequence[Any]) -> list[Ten
         raise OptionError(f"for_loop counts by a whole number from 0 on, or a tensor of one, not {count!r}.")
     graph, own, made = _recorded(trace, "for_loop", body, [x.value.type for x in inputs])
     if len(made) != len(inputs):
-        raise ShapeError(f"The body of for_loop takes {len(inputs)} tensors and gives {len(made)}; it must give as many.")
+        raise ShapeError(
+            f"The body of for_loop takes {len(inputs)} tensors and gives {len(made)}; it must give as many."
+        )
     if any(draws(node.op) for node in graph.walk()):
-        raise TileflowError("The body of for_loop draws random numbers, which would be the same in every turn; take "
-                            "dropout and draws out of it.")
+        raise TileflowError(
+            "The body of for_loop draws random numbers, which would be the same in every turn; take "
+            "dropout and draws out of it."
+        )
     captures = _captured([(graph, made)])
     turn = Value("turn", INDEX)
     region = _region(trace, graph, [turn, *own], captures, made)
-    loop = Loop(region, len(inputs), 0, int(count) if known else -1)                       # type: ignore[call-overload]
-    turns = None if known else count.to("int64").reshape(()).value                          # type: ignore[union-attr]
+    loop = Loop(region, len(inputs), 0, int(count) if known else -1)  # type: ignore[call-overload]
+    turns = None if known else count.to("int64").reshape(()).value  # type: ignore[union-attr]
     found = trace.builder.emit(loop, turns, None, *[x.value for x in inputs], *captures)
     return [Tensor(trace, v) for v in found]
 
 
-def cond(condition: Tensor, then_body: Body, then_inputs: Sequence[Any], else_body: Body,
-         else_inputs: Sequence[Any]) -> list[Tensor]:
+def cond(
+    condition: Tensor, then_body: Body, then_inputs: Sequence[Any], else_body: Body, else_inputs: Sequence[Any]
+) -> list[Tensor]:
     """What `then_body` gives of its inputs where `condition`, one truth value, holds, else what `else_body` gives of
     its own: a branch of the program, with gradients; the other one is not computed.
 
@@ -80,7 +86,9 @@ def cond(condition: Tensor, then_body: Body, then_inputs: Sequence[Any], else_bo
     return [Tensor(trace, v) for v in trace.builder.emit(If(then, other), word, *captures)]
 
 
-def _recorded(trace: Trace, what: str, body: Body, types: Sequence[TensorType]) -> tuple[Graph, list[Value], list[Value]]:
+def _recorded(
+    trace: Trace, what: str, body: Body, types: Sequence[TensorType]
+) -> tuple[Graph, list[Value], list[Value]]:
     """A graph of what a body records: its inputs, and what it gives. It reads values of the graph around it."""
     outer = trace.builder, trace.graph, len(trace.writes)
     graph = Graph(what)
@@ -98,8 +106,10 @@ def _recorded(trace: Trace, what: str, body: Body, types: Sequence[TensorType]) 
     if len(trace.writes) > outer[2]:
         raise TileflowError(f"The body of {what} writes a buffer, which would be lost; write it outside.")
     if graph.losses:
-        raise TileflowError(f"The body of {what} has a loss in it, which is not what is minimised; give its value, and "
-                            "let nn.identity_loss take that outside.")
+        raise TileflowError(
+            f"The body of {what} has a loss in it, which is not what is minimised; give its value, and "
+            "let nn.identity_loss take that outside."
+        )
     return graph, own, values
 
 
@@ -113,7 +123,9 @@ def _captured(branches: Sequence[tuple[Graph, Sequence[Value]]]) -> list[Value]:
     return list(found)
 
 
-def _region(trace: Trace, graph: Graph, own: Sequence[Value], captures: Sequence[Value], made: Sequence[Value]) -> Region:
+def _region(
+    trace: Trace, graph: Graph, own: Sequence[Value], captures: Sequence[Value], made: Sequence[Value]
+) -> Region:
     """A recorded graph as a region, whose inputs are its own, then one for each capture."""
     b = Builder(graph, trace.builder.origin)
     formals = {v: Value(b.name(v.name), v.type) for v in captures}
@@ -123,6 +135,7 @@ def _region(trace: Trace, graph: Graph, own: Sequence[Value], captures: Sequence
 
 
 # ---- Python
+
 
 class cpu:
     """A function of Python's in `forward`: called between two rows of the native loop, with arrays, whenever what it
@@ -141,8 +154,12 @@ class cpu:
             it what needs one is refused.
     """
 
-    def __init__(self, function: Callable[..., Any], infer: Callable[..., Any] | None = None,
-                 gradient: Callable[..., Any] | None = None) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        infer: Callable[..., Any] | None = None,
+        gradient: Callable[..., Any] | None = None,
+    ) -> None:
         if not callable(function):
             raise OptionError(f"cpu takes a function, not {function!r}.")
         self.function, self.infer, self.gradient = function, infer, gradient
@@ -157,7 +174,9 @@ class cpu:
         if self.infer is not None:
             results = listed(self.infer(*types))
         else:
-            results = [type_of(np.asarray(a)) for a in listed(self.function(*[np.zeros(t.shape, t.numpy) for t in types]))]
+            results = [
+                type_of(np.asarray(a)) for a in listed(self.function(*[np.zeros(t.shape, t.numpy) for t in types]))
+            ]
         if not all(isinstance(t, TensorType) for t in results):
             raise TypeMismatchError(f"infer of nn.cpu must give TensorTypes, not {results!r}.")
         with trace.builder.scope(source=getattr(self.function, "__name__", None)):
@@ -195,6 +214,7 @@ class NameScope:
 
 # ---- places that are computed
 
+
 def nop(tensor: Tensor) -> Tensor:
     """The tensor itself. (Where the reference keeps its compiler from looking over it, nothing needs to be kept.)"""
     return tensor
@@ -223,8 +243,10 @@ def dynamic_update(tensor: Tensor, source: Any, dim: int, start: Tensor, size: i
     _whole(dynamic_update.__name__, dim=dim, size=size)
     new = tensor.lift(source)
     if len(new.shape) != len(tensor.shape) or new.shape[dim] != size:
-        raise ShapeError(f"dynamic_update puts {size} rows along axis {dim} into {list(tensor.shape)}, and source has "
-                         f"shape {list(new.shape)}.")
+        raise ShapeError(
+            f"dynamic_update puts {size} rows along axis {dim} into {list(tensor.shape)}, and source has "
+            f"shape {list(new.shape)}."
+        )
     places = _places(tensor, start, range(size))
     shape = [1] * len(tensor.shape)
     shape[dim] = size
@@ -241,5 +263,7 @@ def _whole(what: str, **numbers: Any) -> None:
 def _places(tensor: Tensor, start: Any, after: range) -> Tensor:
     """The places `after` a start."""
     if not isinstance(start, Tensor) or start.value.type.size != 1 or start.value.type.is_float:
-        raise OptionError(f"start must be a tensor of one whole number, not {start!r}; a slice of Python's takes a number.")
+        raise OptionError(
+            f"start must be a tensor of one whole number, not {start!r}; a slice of Python's takes a number."
+        )
     return start.to("int64").reshape(1) + np.array(list(after), np.int64)

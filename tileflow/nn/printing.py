@@ -1,4 +1,5 @@
 """Printing tensors of a network while it runs."""
+
 from __future__ import annotations
 
 from ..system.errors import OptionError
@@ -41,6 +42,13 @@ def print_tensor(
             raise OptionError(f"{name} of print_tensor must be a whole number, not {number!r}.")
     texts = {"separator": separator, "open_bracket": open_bracket, "close_bracket": close_bracket}
     shown = title or ", ".join(tensor.trace.builder.origin.sources)
-    found: Tensor = tensor.apply("PrintTensor", title=shown, print_gradient=int(print_gradient),
-                                 max_line_width=max_line_width, float_format=float_format, **given, **texts)
+    found: Tensor = tensor.apply(
+        "PrintTensor",
+        title=shown,
+        print_gradient=int(print_gradient),
+        max_line_width=max_line_width,
+        float_format=float_format,
+        **given,
+        **texts,
+    )
     return found

@@ -1,4 +1,5 @@
 """Connectionist temporal classification: its loss, and the search for the likeliest labellings."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -27,12 +28,16 @@ def _sizes(types: Types) -> tuple[int, int, int, int]:
     """Steps, rows, classes and labels of [T, N, C], [N, S], [N], [N]."""
     probs, targets, steps, lengths = map(present, types[:4])
     if probs.dtype not in FLOATS or any(t.dtype != "int64" for t in (targets, steps, lengths)):
-        raise TypeMismatchError(f"CTC takes log-probabilities in floats, and targets and lengths in int64, not "
-                                f"{', '.join(map(str, types[:4]))}.")
+        raise TypeMismatchError(
+            f"CTC takes log-probabilities in floats, and targets and lengths in int64, not "
+            f"{', '.join(map(str, types[:4]))}."
+        )
     rows = probs.shape[1] if probs.rank == 3 else -1
     if targets.rank != 2 or not targets.shape[0] == rows or steps.shape != (rows,) or lengths.shape != (rows,):
-        raise ShapeError("CTC takes log-probabilities [T, N, C], targets [N, S] and lengths [N], [N], not "
-                         f"{', '.join(map(str, types[:4]))}.")
+        raise ShapeError(
+            "CTC takes log-probabilities [T, N, C], targets [N, S] and lengths [N], [N], not "
+            f"{', '.join(map(str, types[:4]))}."
+        )
     return probs.shape[0], rows, probs.shape[2], targets.shape[1]
 
 
@@ -49,7 +54,8 @@ def _twin(leaf: Any, *args: Any) -> None:
 
 @op("CTCLoss", onnx=False)
 class CTCLoss(Op):
-    """-log p(targets) of each row [N], of log-probabilities [T, N, C], targets [N, S], steps [N] and lengths [N] of targets.
+    """-log p(targets) of each row [N], of log-probabilities [T, N, C], targets [N, S], steps [N] and lengths [N] of
+    targets.
 
     zero_infinity: rows that no alignment fits have a loss and gradients of 0, not infinity and NaN.
     """
@@ -61,8 +67,17 @@ class CTCLoss(Op):
     def samples(cls) -> list[Sample]:
         targets = np.array([[1, 2, 2], [3, 1, 0]])
         operands = ("float32", (7, 2, 4), -2.5, -0.5), targets, np.array([7, 5]), np.array([3, 2])
-        return [sample(*operands), sample(("float64", (3, 2, 4), -2.5, -0.5), np.array([[0, 1], [2, 0]]), np.array([3, 2]),
-                                          np.array([2, 0]), blank=3, zero_infinity=1)]
+        return [
+            sample(*operands),
+            sample(
+                ("float64", (3, 2, 4), -2.5, -0.5),
+                np.array([[0, 1], [2, 0]]),
+                np.array([3, 2]),
+                np.array([2, 0]),
+                blank=3,
+                zero_infinity=1,
+            ),
+        ]
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         _, rows, classes, _ = _sizes(types)
@@ -73,11 +88,23 @@ class CTCLoss(Op):
         probs, targets, steps, lengths = map(present, inputs)
         loss = np.zeros(probs.shape[1])
         alpha = np.zeros((len(probs) + 1, 2 * targets.shape[1] + 1))
-        _twin(ctc_loss, probs.astype(np.float64), targets, steps, lengths, self.blank, 1 - self.zero_infinity, loss, alpha, 0)
+        _twin(
+            ctc_loss,
+            probs.astype(np.float64),
+            targets,
+            steps,
+            lengths,
+            self.blank,
+            1 - self.zero_infinity,
+            loss,
+            alpha,
+            0,
+        )
         return (loss.astype(probs.dtype),)
 
-    def vjp(self, b: Builder, grads: Sequence[Value | None], inputs: Sequence[Value | None],
-            outputs: Sequence[Value]) -> Sequence[Value | None]:
+    def vjp(
+        self, b: Builder, grads: Sequence[Value | None], inputs: Sequence[Value | None], outputs: Sequence[Value]
+    ) -> Sequence[Value | None]:
         if grads[0] is None:
             return [None] * 4
         made = b.CTCLossGrad(*inputs, grads[0], blank=self.blank, zero_infinity=self.zero_infinity)
@@ -91,8 +118,13 @@ class CTCLoss(Op):
         steps, rows, classes, labels = _sizes(inputs)
         if not rows:
             return []
-        args = [*_operands(steps, rows, classes, labels), self.blank, 1 - self.zero_infinity, Out(0, (rows,)),
-                Scratch("alpha", (steps + 1, 2 * labels + 1), "f8")]
+        args = [
+            *_operands(steps, rows, classes, labels),
+            self.blank,
+            1 - self.zero_infinity,
+            Out(0, (rows,)),
+            Scratch("alpha", (steps + 1, 2 * labels + 1), "f8"),
+        ]
         return [Call(ctc_loss[outputs[0].code], args, rows, 1, STEP_NS * rows * steps * (2 * labels + 1))]
 
 
@@ -111,7 +143,14 @@ class CTCLossGrad(Op):
     @classmethod
     def samples(cls) -> list[Sample]:
         return [
-            sample(("float32", (7, 2, 4), -2.5, -0.5), np.array([[1, 2, 2], [3, 1, 0]]), np.array([7, 5]), np.array([3, 2]), (2,))]
+            sample(
+                ("float32", (7, 2, 4), -2.5, -0.5),
+                np.array([[1, 2, 2], [3, 1, 0]]),
+                np.array([7, 5]),
+                np.array([3, 2]),
+                (2,),
+            )
+        ]
 
     no_gradient = "it is a gradient itself"
 
@@ -124,8 +163,20 @@ class CTCLossGrad(Op):
         probs, targets, steps, lengths, upper = map(present, inputs)
         gradient = np.zeros((probs.shape[1], len(probs), probs.shape[2]))
         alpha, beta = (np.zeros((len(probs) + 1, 2 * targets.shape[1] + 1)) for _ in range(2))
-        _twin(ctc_gradient, probs.astype(np.float64), targets, steps, lengths, self.blank, 1 - self.zero_infinity,
-              upper.astype(np.float64), gradient, alpha, beta, 0)
+        _twin(
+            ctc_gradient,
+            probs.astype(np.float64),
+            targets,
+            steps,
+            lengths,
+            self.blank,
+            1 - self.zero_infinity,
+            upper.astype(np.float64),
+            gradient,
+            alpha,
+            beta,
+            0,
+        )
         return (gradient.astype(probs.dtype),)
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
@@ -136,15 +187,21 @@ class CTCLossGrad(Op):
         steps, rows, classes, labels = _sizes(inputs)
         if not outputs[0].size:
             return []
-        args = [*_operands(steps, rows, classes, labels), self.blank, 1 - self.zero_infinity, In(4, (rows,)), Out(0, (rows, steps, classes)),
-                *(Scratch(name, (steps + 1, 2 * labels + 1), "f8") for name in ("alpha", "beta"))]
+        args = [
+            *_operands(steps, rows, classes, labels),
+            self.blank,
+            1 - self.zero_infinity,
+            In(4, (rows,)),
+            Out(0, (rows, steps, classes)),
+            *(Scratch(name, (steps + 1, 2 * labels + 1), "f8") for name in ("alpha", "beta")),
+        ]
         return [Call(ctc_gradient[outputs[0].code], args, rows, 1, 2 * STEP_NS * rows * steps * (2 * labels + 1))]
 
 
 @op("CTCBeamSearchDecoder", onnx=False)
 class CTCBeamSearchDecoder(Op):
-    """The likeliest labellings of log-probabilities [T, N, C] with steps [N] that a beam search of prefixes finds: their
-    log-probabilities [N, P], lengths [N, P] and classes [N, P, T] (0 behind their ends).
+    """The likeliest labellings of log-probabilities [T, N, C] with steps [N] that a beam search of prefixes finds:
+    their log-probabilities [N, P], lengths [N, P] and classes [N, P, T] (0 behind their ends).
 
     beam_width: prefixes that are kept after each step. top_paths: P. Where fewer are found, -infinity and lengths of 0.
     """
@@ -162,11 +219,16 @@ class CTCBeamSearchDecoder(Op):
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         probs, steps = map(present, types)
         if probs.dtype not in FLOATS or probs.rank != 3 or steps.dtype != "int64" or steps.shape != probs.shape[1:2]:
-            raise ShapeError(f"the decoder takes log-probabilities [T, N, C] in floats and int64 lengths [N], not {probs}, {steps}.")
+            raise ShapeError(
+                f"the decoder takes log-probabilities [T, N, C] in floats and int64 lengths [N], not {probs}, {steps}."
+            )
         _checked_blank(self.blank, probs.shape[2])
         if not 1 <= self.top_paths <= self.beam_width:
-            raise OptionError(f"the decoder keeps {self.beam_width} beams and is to give {self.top_paths} paths; it gives from 1 to as "
-                              "many as it keeps.")
+            raise OptionError(
+                f"the decoder keeps {self.beam_width} beams and is to give {self.top_paths} paths; it gives from 1 to "
+                f"as "
+                "many as it keeps."
+            )
         found = (probs.shape[1], self.top_paths)
         counted = TensorType("int64", found)
         return probs.with_shape(found), counted, counted.with_shape((*found, probs.shape[0]))
@@ -178,10 +240,26 @@ class CTCBeamSearchDecoder(Op):
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         probs, steps = map(present, inputs)
         types = self.infer(TensorType(probs.dtype.name, probs.shape), TensorType("int64", steps.shape))
-        logs, counts, paths = np.zeros(types[0].shape), np.zeros(types[1].shape, np.int64), np.zeros(types[2].shape, np.int64)
+        logs, counts, paths = (
+            np.zeros(types[0].shape),
+            np.zeros(types[1].shape, np.int64),
+            np.zeros(types[2].shape, np.int64),
+        )
         scores, tree, places = self._scratch(len(probs), probs.shape[2])
-        _twin(ctc_beams, probs.astype(np.float64), steps, self.blank, self.beam_width, logs, counts, paths, np.zeros(scores),
-              np.zeros(tree, np.int64), np.zeros(places, np.int64), 0)
+        _twin(
+            ctc_beams,
+            probs.astype(np.float64),
+            steps,
+            self.blank,
+            self.beam_width,
+            logs,
+            counts,
+            paths,
+            np.zeros(scores),
+            np.zeros(tree, np.int64),
+            np.zeros(places, np.int64),
+            0,
+        )
         return logs.astype(probs.dtype), counts, paths
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
@@ -193,7 +271,15 @@ class CTCBeamSearchDecoder(Op):
         if not rows:
             return []
         kinds = zip(("scores", "tree", "places"), self._scratch(steps, classes), ("f8", "i8", "i8"), strict=True)
-        args = [In(0, (steps, rows, classes)), In(1, (rows,)), self.blank, self.beam_width, Out(0, outputs[0].shape), Out(1, outputs[1].shape),
-                Out(2, outputs[2].shape), *(Scratch(name, shape, kind) for name, shape, kind in kinds)]
+        args = [
+            In(0, (steps, rows, classes)),
+            In(1, (rows,)),
+            self.blank,
+            self.beam_width,
+            Out(0, outputs[0].shape),
+            Out(1, outputs[1].shape),
+            Out(2, outputs[2].shape),
+            *(Scratch(name, shape, kind) for name, shape, kind in kinds),
+        ]
         cost = rows * steps * self.beam_width * classes * (20.0 + 2.0 * self.beam_width)
         return [Call(ctc_beams[outputs[0].code], args, rows, 1, cost)]

@@ -1,4 +1,5 @@
 """What Python computes in the native loop: a function over arrays as an operator, and what such operators share."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -35,6 +36,7 @@ def host_call(compute: Compute, inputs: Types, outputs: Sequence[TensorType]) ->
         found = compute(*(None if gone else next(given) for gone in absent))
         for out, array in zip(arrays[count:], found, strict=True):
             out[...] = array
+
     return HostCall(run, [*args, *(Out(k, t.shape) for k, t in enumerate(outputs))])
 
 
@@ -58,7 +60,9 @@ def fitting(found: Sequence[Any], types: Sequence[TensorType], name: str) -> tup
     return tuple(made)
 
 
-def counted_whole(inputs: Types, outputs: Sequence[TensorType], flops: float, rows: frozenset[int] = frozenset()) -> Work:
+def counted_whole(
+    inputs: Types, outputs: Sequence[TensorType], flops: float, rows: frozenset[int] = frozenset()
+) -> Work:
     """The work of what nobody looks into: `flops` for each element of the first output, on one tile; or with the first
     axis shared out, along which the operands of these numbers (inputs, then outputs) are cut."""
     first = outputs[0]
@@ -68,8 +72,13 @@ def counted_whole(inputs: Types, outputs: Sequence[TensorType], flops: float, ro
     def operand(i: int, t: TensorType) -> Operand:
         own = [f"d{k}" if t.shape == first.shape else None for k in range(t.rank)]
         return Operand(("d0" if i in rows else None, *own[1:]) if t.rank else (), t.dtype)
-    return Map(axes, tuple(None if t is None else operand(i, t) for i, t in enumerate(inputs)),
-               tuple(operand(len(inputs) + i, t) for i, t in enumerate(outputs)), flops)
+
+    return Map(
+        axes,
+        tuple(None if t is None else operand(i, t) for i, t in enumerate(inputs)),
+        tuple(operand(len(inputs) + i, t) for i, t in enumerate(outputs)),
+        flops,
+    )
 
 
 @dataclass(frozen=True)
@@ -103,16 +112,21 @@ class HostFunction(Op):
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         return counted_whole(inputs, outputs, 1.0)
 
-    def vjp(self, b: Builder, grads: Sequence[Value | None], inputs: Sequence[Value | None],
-            outputs: Sequence[Value]) -> Sequence[Value | None]:
+    def vjp(
+        self, b: Builder, grads: Sequence[Value | None], inputs: Sequence[Value | None], outputs: Sequence[Value]
+    ) -> Sequence[Value | None]:
         gradient, wanted = self.gradient, [v is not None and v.type.is_float for v in inputs]
         if gradient is None or not any(wanted):
             return [None] * len(inputs)
 
         def chosen(*arrays: Array | None) -> list[Any]:
             found = listed(gradient(*arrays))
-            return [np.zeros_like(a) if g is None else g
-                    for g, w, a in zip(found, wanted, arrays[:len(wanted)], strict=True) if w]
+            return [
+                np.zeros_like(a) if g is None else g
+                for g, w, a in zip(found, wanted, arrays[: len(wanted)], strict=True)
+                if w
+            ]
+
         chosen.__name__ = getattr(gradient, "__name__", "the gradient")
         upper = [zeros(b, v) if g is None and v.type.is_float else g for g, v in zip(grads, outputs, strict=True)]
         types = tuple(v.type for v, w in zip(inputs, wanted, strict=True) if v is not None and w)

@@ -30,8 +30,8 @@ class PrintTensor(Op):
     """The input; its elements are printed, and those of its gradient under the title with `_gradient` behind it.
 
     More than `summarise_threshold` elements are summarised by `edge_items` at either end of each axis. Numbers have
-    `digits` behind the point, in a
-    common form of all (auto), or each in the one that is named; "none": as many as are needed.
+    `digits` behind the point, in a common form of all (auto), or each in the one that is named; "none": as many as are
+    needed.
     """
 
     halves = True

@@ -1,4 +1,5 @@
 """Values within a model that are printed whenever they are computed, with their gradients, by name."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -339,8 +339,8 @@ class PoplarExecutor:
         return datetime.timedelta(seconds=self._seconds)
 
     def cycleCount(self) -> int:
-        """Cycles of a call on the simulated chip: that of the options, or a GC200 (Error: it is not compiled, or cannot be there).
-        They follow from the program alone; `tileflow compile MODEL --machine gc200` says what they are made of."""
+        """Cycles of a call on the simulated chip: that of the options, or a GC200 (Error: it is not compiled, or cannot be
+        there). They follow from the program alone; `tileflow compile MODEL --machine gc200` says what they are made of."""
         bridge = self._compiled()
         with translated():
             return cycles(bridge.compiled.compilation, self._values) * int(self._values.device_iterations)

@@ -232,8 +232,8 @@ def nearest(x: torch.Tensor, y: torch.Tensor, batch_x: Any = None, batch_y: Any 
 def ipu_print_tensor(tensor: torch.Tensor, title: str = "", print_gradient: bool = True, summarise_threshold: int = 1000,
                      edge_items: int = 3, max_line_width: int = 80, digits: int = 4, float_format: str = "auto",
                      separator: str = ", ", open_bracket: str = "(", close_bracket: str = ")") -> torch.Tensor:
-    """Print a tensor, and its gradient, whenever a compiled model computes it, in the order of the micro-batches; PyTorch itself
-    prints nothing. Returns the tensor, to be used in its place.
+    """Print a tensor, and its gradient, whenever a compiled model computes it, in the order of the micro-batches;
+    PyTorch itself prints nothing. Returns the tensor, to be used in its place.
 
     Raises:
         Error: a setting is of another kind.
@@ -247,8 +247,8 @@ def ipu_print_tensor(tensor: torch.Tensor, title: str = "", print_gradient: bool
 
 def ctc_beam_search_decoder(probs: torch.Tensor, lengths: torch.Tensor, blank: int = 0, beam_width: int = 100,
                             top_paths: int = 1) -> list[torch.Tensor]:
-    """The likeliest labellings of log-probabilities [T, N, C], with lengths [N], that a beam search finds: their log-probabilities
-    [N, top_paths], lengths, and classes [N, top_paths, T].
+    """The likeliest labellings of log-probabilities [T, N, C], with lengths [N], that a beam search finds: their
+    log-probabilities [N, top_paths], lengths, and classes [N, top_paths, T].
 
     Raises:
         Error: an argument is no tensor, or shapes and numbers do not fit.
@@ -269,16 +269,19 @@ LARGEST = float(np.finfo(np.float32).max)
 """Of a float attribute."""
 
 
-def custom_op(inputs: Sequence[torch.Tensor], name: str, domain: str, domain_version: int, example_outputs: Sequence[torch.Tensor],
+def custom_op(inputs: Sequence[torch.Tensor], name: str, domain: str, domain_version: int,
+              example_outputs: Sequence[torch.Tensor],
               attributes: Mapping[str, Any] | None = None) -> list[torch.Tensor]:
-    """An operator that `@tileflow.operator(domain, name)` declares in Python, where the reference loads compiled C++ (docs/custom-operators.md).
+    """An operator that `@tileflow.operator(domain, name)` declares in Python, where the reference loads compiled C++
+    (docs/custom-operators.md).
 
     Args:
         example_outputs: one for each output; types and shapes are those that the operator's declaration infers.
         attributes: float (float32), int or str by name, or lists of one of them.
 
     Raises:
-        ValueError: an attribute is of another kind. Error: a float is too large, the operator is not declared, or has other outputs.
+        ValueError: an attribute is of another kind. Error: a float is too large, the operator is not declared, or has
+            other outputs.
     """
     _tensors("custom_op", *inputs)
     given = {name: _attribute(name, value) for name, value in (attributes or {}).items()}

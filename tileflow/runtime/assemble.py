@@ -40,7 +40,18 @@ from ..program.schedule import (
 )
 from ..state import Session
 from . import budget, update_steps
-from .binding import Blocks, Bound, BoundChoice, BoundCycle, BoundHost, BoundItem, Moving, Words, bind_items, every_bound
+from .binding import (
+    Blocks,
+    Bound,
+    BoundChoice,
+    BoundCycle,
+    BoundHost,
+    BoundItem,
+    Moving,
+    Words,
+    bind_items,
+    every_bound,
+)
 from .grouped_rows import gather
 from .segments import Segments
 

@@ -61,7 +61,8 @@ def entry(file: ModelFile, options: Options, shaped: Sequence[Any], types: Seque
     told = {name: [getattr(options, name), options.given(name), options.given(name, files=False)]
             for name in options.declared()}
     try:
-        made = json.dumps([all_code(), codes, digests, _written(told), _written(shaped), [[t.dtype, t.shape] for t in types]])
+        given = [[t.dtype, t.shape] for t in types]
+        made = json.dumps([all_code(), codes, digests, _written(told), _written(shaped), given])
     except TypeError:
         return None
     return Entry(hashlib.sha256(made.encode()).hexdigest(), contents)

@@ -29,7 +29,9 @@ def program_digest(program: Program) -> str | None:
     codes = {kind.name: kind.code() for kind in kinds if kind.code is not None}
     if not codes:
         return found
-    return None if None in codes.values() else hashlib.sha256(json.dumps([found, sorted(codes.items())]).encode()).hexdigest()
+    if None in codes.values():
+        return None
+    return hashlib.sha256(json.dumps([found, sorted(codes.items())]).encode()).hexdigest()
 
 
 def image_key(program: str, workers: int, precision: str, final: frozenset[str]) -> str:

@@ -71,20 +71,16 @@ def check_operator(
         tileflow.testing.check_operator("Gather", (("float32", (7, 3)), np.array([6, 0, 2])))
 
     On each sample: `infer` says what `forward` gives; the kernel gives what the reference does (`reference`, if the
-    class has one; else NumPy's form of
-    an expression, the parts of a composition, a compiled function as Python runs it); two runs, garbage in the memory
-    of the outputs, 1, 2, 3 and 5 threads
-    and ranges cut in their order or against it change no bit; nothing is written beside outputs, into inputs, or left
-    unwritten; compiled code is run with checks
-    of every index, then against pages that nobody may touch (on Linux, in a copy of the process); gradients are those
-    of central differences, in float64
-    where the operator takes it, and of kernels what they are of references.
+    class has one; else NumPy's form of an expression, the parts of a composition, a compiled function as Python runs
+    it); two runs, garbage in the memory of the outputs, 1, 2, 3 and 5 threads and ranges cut in their order or against
+    it change no bit; nothing is written beside outputs, into inputs, or left unwritten; compiled code is run with
+    checks of every index, then against pages that nobody may touch (on Linux, in a copy of the process); gradients are
+    those of central differences, in float64 where the operator takes it, and of kernels what they are of references.
 
     Args:
         op: an operator with its attributes, or the name of one (then with the attributes of its own samples).
         samples: operands of each: shapes, (element type, shape), (element type, shape, low, high), arrays, or None. By
-        default the operator's own
-            samples, or the same odd shape for each input.
+        default the operator's own samples, or the same odd shape for each input.
         seed: of the elements. tolerance: of outputs, in parts of their largest element. gradient: compare gradients.
 
     Raises:

@@ -32,8 +32,7 @@ def custom_op(
     attributes: Mapping[str, Any] | None = None,
 ) -> list[torch.Tensor]:
     """An operator that `tileflow.operator(domain, name)` has declared, in the `forward` of a module: of tensors, one
-    for each output. PyTorch itself
-    computes it, and its gradient, by what the declaration says in NumPy.
+    for each output. PyTorch itself computes it, and its gradient, by what the declaration says in NumPy.
 
     Raises:
         UnsupportedError: it is not declared, or given what it does not take. OptionError: an attribute is of another
@@ -57,15 +56,22 @@ def custom_op(
     return _written(called, op.attributes(), inputs, types, version)
 
 
-def _written(called: str, attributes: Mapping[str, Any], inputs: Sequence[torch.Tensor], types: Sequence[TensorType],
-             version: int = 1) -> list[torch.Tensor]:
+def _written(
+    called: str,
+    attributes: Mapping[str, Any],
+    inputs: Sequence[torch.Tensor],
+    types: Sequence[TensorType],
+    version: int = 1,
+) -> list[torch.Tensor]:
     """A node of that name in what is exported."""
     export, dtypes, shapes = exporting(), [_dtype(t) for t in types], [t.shape for t in types]
     assert export is not None
     given: dict[str, Any] = {k: list(v) if isinstance(v, tuple) else v for k, v in attributes.items() if v != ()}
     if export.by == "TorchScript":
         return list(_Written.apply(called, given, dtypes, shapes, *inputs))  # type: ignore[no-untyped-call]
-    return list(torch.onnx.ops.symbolic_multi_out(called, tuple(inputs), given, dtypes=dtypes, shapes=shapes, version=version))
+    return list(
+        torch.onnx.ops.symbolic_multi_out(called, tuple(inputs), given, dtypes=dtypes, shapes=shapes, version=version)
+    )
 
 
 def print_tensor(tensor: torch.Tensor, title: str = "", **form: Any) -> torch.Tensor:
@@ -85,8 +91,15 @@ def print_tensor(tensor: torch.Tensor, title: str = "", **form: Any) -> torch.Te
     return tensor if exporting() is None else _written(f"{DOMAIN}::{PRINT}", op.attributes(), [tensor], [t])[0]
 
 
-def ctc_loss(log_probs: torch.Tensor, targets: torch.Tensor, input_lengths: Any, target_lengths: Any, blank: int = 0,
-             reduction: str = "mean", zero_infinity: bool = False) -> torch.Tensor | None:
+def ctc_loss(
+    log_probs: torch.Tensor,
+    targets: torch.Tensor,
+    input_lengths: Any,
+    target_lengths: Any,
+    blank: int = 0,
+    reduction: str = "mean",
+    zero_infinity: bool = False,
+) -> torch.Tensor | None:
     """PyTorch's CTC loss in what is exported; None where its targets are not [N, S], or there is no batch."""
     if log_probs.dim() != 3 or targets.dim() != 2:
         return None
@@ -99,8 +112,9 @@ def ctc_loss(log_probs: torch.Tensor, targets: torch.Tensor, input_lengths: Any,
     return each if reduction == "none" else each.sum()
 
 
-def ctc_beam_search_decoder(probs: torch.Tensor, lengths: torch.Tensor, blank: int = 0, beam_width: int = 100,
-                            top_paths: int = 1) -> tuple[torch.Tensor, ...]:
+def ctc_beam_search_decoder(
+    probs: torch.Tensor, lengths: torch.Tensor, blank: int = 0, beam_width: int = 100, top_paths: int = 1
+) -> tuple[torch.Tensor, ...]:
     """The likeliest labellings of log-probabilities [T, N, C]: as `tileflow.nn.functional.ctc_beam_search_decoder`.
     PyTorch itself finds them by its reference, slowly."""
     op = CTCBeamSearchDecoder(blank=blank, beam_width=beam_width, top_paths=top_paths)
@@ -112,8 +126,8 @@ def ctc_beam_search_decoder(probs: torch.Tensor, lengths: torch.Tensor, blank: i
 
 
 class HostModule:
-    """A module, or any function of tensors, that PyTorch itself computes in the midst of a model: in program order, without
-    gradients. Its tensors' shapes are those that it gives while it is exported."""
+    """A module, or any function of tensors, that PyTorch itself computes in the midst of a model: in program order,
+    without gradients. Its tensors' shapes are those that it gives while it is exported."""
 
     def __init__(self, function: Any) -> None:
         self.function = function
@@ -221,6 +235,7 @@ class _Written(torch.autograd.Function):
     def symbolic(g: Any, called: str, given: Any, dtypes: Any, shapes: Any, *tensors: Any) -> Any:
         def letter(value: Any) -> str:
             return {int: "i", float: "f", str: "s"}[type(value[0] if isinstance(value, list) else value)]
+
         made = g.op(called, *tensors, outputs=len(shapes), **{f"{k}_{letter(v)}": v for k, v in given.items()})
         several = made if len(shapes) > 1 else (made,)
         for value, dtype, shape in zip(several, dtypes, shapes, strict=True):

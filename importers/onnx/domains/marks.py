@@ -1,6 +1,7 @@
 """tileflow: what the bridge from PyTorch writes that no other domain has. The mark that it puts behind a tensor of
-which a module asks something, by a number of the bridge's own table; operators that neither ONNX nor PyTorch's exporters
-have; functions that Python calls."""
+which a module asks something, by a number of the bridge's own table; operators that neither ONNX nor PyTorch's
+exporters have; functions that Python calls."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -1,4 +1,5 @@
 """Connectionist temporal classification: labels of sequences without their times."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -11,8 +12,15 @@ from .loss import marks, reduced
 
 
 @marks
-def ctc_loss(log_probs: Tensor, targets: Any, input_lengths: Any, target_lengths: Any, blank: int = 0,
-             reduction: str = "mean", zero_infinity: bool = False) -> Tensor:
+def ctc_loss(
+    log_probs: Tensor,
+    targets: Any,
+    input_lengths: Any,
+    target_lengths: Any,
+    blank: int = 0,
+    reduction: str = "mean",
+    zero_infinity: bool = False,
+) -> Tensor:
     """-log of the probability of the targets, over all their alignments with the steps (Graves et al. 2006).
 
     Args:
@@ -25,17 +33,26 @@ def ctc_loss(log_probs: Tensor, targets: Any, input_lengths: Any, target_lengths
         ShapeError: shapes do not fit. OptionError: blank is no class, another reduction.
     """
     if len(log_probs.shape) != 3:
-        raise ShapeError(f"ctc_loss takes log_probs [T, N, C], not {list(log_probs.shape)}; put a batch of one around it.")
+        raise ShapeError(
+            f"ctc_loss takes log_probs [T, N, C], not {list(log_probs.shape)}; put a batch of one around it."
+        )
     lengths = _whole(log_probs, target_lengths)
-    each: Tensor = log_probs.apply("CTCLoss", _whole(log_probs, targets), _whole(log_probs, input_lengths), lengths,
-                                   blank=blank, zero_infinity=int(zero_infinity))
+    each: Tensor = log_probs.apply(
+        "CTCLoss",
+        _whole(log_probs, targets),
+        _whole(log_probs, input_lengths),
+        lengths,
+        blank=blank,
+        zero_infinity=int(zero_infinity),
+    )
     if reduction == "mean":
         each = each / where(lengths < 1, 1, lengths).to(each.dtype)
     return reduced(each, reduction)
 
 
-def ctc_beam_search_decoder(probs: Tensor, lengths: Any, blank: int = 0, beam_width: int = 100,
-                            top_paths: int = 1) -> tuple[Tensor, Tensor, Tensor]:
+def ctc_beam_search_decoder(
+    probs: Tensor, lengths: Any, blank: int = 0, beam_width: int = 100, top_paths: int = 1
+) -> tuple[Tensor, Tensor, Tensor]:
     """The likeliest labellings that a beam search of prefixes finds, best first.
 
     Args:
@@ -48,8 +65,9 @@ def ctc_beam_search_decoder(probs: Tensor, lengths: Any, blank: int = 0, beam_wi
     Raises:
         ShapeError: shapes do not fit. OptionError: blank is no class, or more paths than beams are asked for.
     """
-    found: tuple[Tensor, Tensor, Tensor] = probs.apply("CTCBeamSearchDecoder", _whole(probs, lengths), blank=blank,
-                                                       beam_width=beam_width, top_paths=top_paths)
+    found: tuple[Tensor, Tensor, Tensor] = probs.apply(
+        "CTCBeamSearchDecoder", _whole(probs, lengths), blank=blank, beam_width=beam_width, top_paths=top_paths
+    )
     return found
 
 
