@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import signal
 import threading
 from pathlib import Path
@@ -17,6 +18,7 @@ from tileflow import custom, nn
 from tileflow.graph import OPS
 from tileflow.program import file as program_file
 from tileflow.system.errors import (
+    CheckpointError,
     ModelError,
     OptionError,
     ShapeError,
@@ -382,7 +384,7 @@ def test_an_exception_in_compiled_code_is_a_sentence_and_loses_nothing():
 @pytest.mark.parametrize(
     ("given", "error", "says"),
     [
-        (np.zeros((8, 5)), ShapeError, "infer"),
+        (np.zeros((8, 5)), ShapeError, r"where float32\[8, 4\] is wanted"),
         (np.zeros((8, 4), complex), TypeMismatchError, "gave complex128"),
         ((1, 2), ShapeError, "gave 2 arrays"),
     ],
@@ -441,8 +443,9 @@ def test_edited_code_is_never_stale(kept: None, tmp_path: Path):
 
 
 def test_a_second_start_finds_what_an_expression_came_to(kept: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """With the same code nothing is lowered again; where code reads what nobody can tell, all is made anew."""
-    onnx.save(file_with("LeakyRelu", alpha=ALPHA), tmp_path / "net.onnx")
+    """With the same code nothing is lowered again; where code reads what nobody can tell, all is made anew. (The slope is
+    one that no earlier run of these tests had.)"""
+    onnx.save(file_with("LeakyRelu", alpha=secrets.randbelow(1 << 24) / (1 << 24)), tmp_path / "net.onnx")
     lowered = []
     from tileflow.runtime import lowering
 
@@ -468,9 +471,56 @@ def test_a_second_start_finds_what_an_expression_came_to(kept: None, tmp_path: P
     assert len(lowered) == 3
 
 
+def test_members_of_the_class_and_what_is_read_by_name_are_part_of_the_code():
+    """Constants, helpers and what these read; what nobody can tell is told as that."""
+
+    def code(factor: float = 2.0, helper: Any = None, **more: Any) -> str | None:
+        body = {"factor": factor, "helper": helper or (lambda self, x: x), **more}
+        body["forward"] = custom.expression(lambda self, x: self.helper(x) * self.factor)
+        found = tileflow.operator("com.acme", "Coded")(type("Coded", (), body)).code()
+        assert found is None or isinstance(found, str)
+        return found
+
+    one = code()
+    assert one is not None
+    assert one == code()
+    scale = [3.0]
+    others = [
+        code(3.0),
+        code(helper=lambda self, x: x + 1),
+        code(helper=lambda self, x: x * scale[0]),
+        code(more=property(lambda self: 1)),
+        code(more=staticmethod(lambda: 2)),
+    ]
+    scale[0] = 4.0
+    others.append(code(helper=lambda self, x: x * scale[0]))
+    assert None not in others
+    assert len({one, *others}) == 7
+    assert code(helper=lambda self, x: x * len(file_with.__name__ and onnx.__name__)) is None, (
+        "of a package without a version here"
+    )
+    assert code(more=object()) is None
+
+
+def test_a_run_goes_on_only_with_the_same_code(tmp_path: Path):
+    """A resumed run asks the operator's code, too."""
+    data = (X, np.zeros((8, 2), np.float32))
+    options = {"data": data, "loss": "mse", "micro_batch_size": 4, "out": str(tmp_path / "run"), "progress": False}
+
+    def declare(factor: float) -> Any:
+        return tileflow.operator("com.acme", "Coded")(
+            type("Coded", (), {"forward": custom.expression(lambda self, x: x * factor)})
+        )
+
+    tileflow.train(Net(declare(2.0)()), epochs=1, **options)
+    tileflow.train(Net(declare(2.0)()), epochs=2, resume=True, **options)
+    with pytest.raises(CheckpointError, match="model"):
+        tileflow.train(Net(declare(3.0)()), epochs=3, resume=True, **options)
+
+
 @pytest.fixture
-def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Images and notes are kept, in a folder of this test's."""
+def kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images and notes are kept."""
     from tileflow.executable import store
 
     monkeypatch.setattr(store, "enabled", True)

@@ -26,7 +26,7 @@ def digest(values: Iterable[Any]) -> str | None:
     can tell."""
     found = list(values)
     try:
-        met: set[int] = set()
+        met: dict[int, Any] = {}
         for value in found:
             _require(value, met)
         return content.digest(*found, *(f.__kwdefaults__ for f in found if isinstance(f, types.FunctionType)))
@@ -34,12 +34,12 @@ def digest(values: Iterable[Any]) -> str | None:
         return None
 
 
-def _require(value: Any, met: set[int]) -> None:
-    """Raise TypeError where a value says nothing of what it is."""
+def _require(value: Any, met: dict[int, Any]) -> None:
+    """Raise TypeError where a value says nothing of what it is. `met`: those that were asked, by their ids."""
     value = getattr(value, "py_func", value)
     if id(value) in met or isinstance(value, content.PLAIN):
         return
-    met.add(id(value))
+    met[id(value)] = value
     if isinstance(value, types.FunctionType):
         if not _known(value.__module__):
             for inner in _read(value):
@@ -48,17 +48,18 @@ def _require(value: Any, met: set[int]) -> None:
         for inner in value:
             _require(inner, met)
     elif isinstance(value, Mapping):
-        for key, inner in value.items():
-            _require((key, inner), met)
+        for inner in (*value.keys(), *value.values()):
+            _require(inner, met)
     elif isinstance(value, np.ufunc):
         if getattr(np, value.__name__, None) is not value:
             raise TypeError("a ufunc of a package whose version nobody knows")
     elif isinstance(value, types.ModuleType):
         if not _known(value.__name__):
             raise TypeError(f"the module {value.__name__}")
-    elif not (isinstance(value, np.ndarray) and not value.dtype.hasobject) and not _known(
-        getattr(value, "__module__", "") or ""
-    ):
+    elif isinstance(value, np.ndarray):
+        if value.dtype.hasobject:
+            raise TypeError("an array of objects")
+    elif not callable(value) or not hasattr(value, "__name__") or not _known(getattr(value, "__module__", "") or ""):
         raise TypeError(f"a {type(value).__name__}")
 
 

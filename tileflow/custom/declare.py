@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from types import FunctionType
 from typing import Any, TypeVar
 
 from .. import ops  # noqa: F401  (fills the registry, so that names of ours are known)
@@ -116,12 +115,7 @@ def _made(cls: type, domain: str, name: str, called: str) -> Any:
     if forward.kind == "expression" and told is not None:
         raise OptionError(f"{called}: the types of an expression's outputs follow from it; leave infer() out.")
     form = FORMS[forward.kind]
-    functions = [
-        f.function if isinstance(f, Written) else f
-        for c in cls.__mro__[:-1]
-        for f in vars(c).values()
-        if isinstance(f, Written | FunctionType | staticmethod | classmethod | property)
-    ]
+    members = [member for c in cls.__mro__[:-1] for name, value in sorted(vars(c).items()) for member in _read(name, value)]
     own: dict[str, Any] = {
         "__doc__": cls.__doc__,
         "__module__": cls.__module__,
@@ -132,17 +126,25 @@ def _made(cls: type, domain: str, name: str, called: str) -> Any:
         "told": None if told is None else staticmethod(told),
         "infer": form.infer,
         "forward": staticmethod(forward.function) if forward.kind == "compiled" else forward.function,
-        "digested": staticmethod(lambda: digest(functions)),
-        "code": None if forward.kind in ("compiled", "python") else staticmethod(lambda: digest(functions)),
+        "digested": staticmethod(lambda: digest(members)),
     }
-    if forward.kind in ("compiled", "python") or (gradient is not None and gradient.kind in ("compiled", "python")):
-        own["code"] = staticmethod(_untold)
+    functions = {"compiled", "python"} & {forward.kind, forward.kind if gradient is None else gradient.kind}
+    own["code"] = staticmethod(_untold) if functions else own["digested"]
     reference = getattr(cls, "reference", None)
     if reference is not None:
         own |= {"twin": staticmethod(reference), "reference": Custom.reference_by_user}
     plain: Any = dataclasses.dataclass(frozen=True, repr=False)(cls)
     own |= _backwards(plain, gradient, form, own, called)
     return _declared(type(cls.__name__, (plain, form), own), called, called in OPS and "::" not in called)
+
+
+def _read(name: str, value: Any) -> list[Any]:
+    """What of a member of a class shapes what its operator computes."""
+    if name.startswith("__"):
+        return []
+    if isinstance(value, property):
+        return [value.fget, value.fset]
+    return [name, value.function if isinstance(value, Written) else getattr(value, "__func__", value)]
 
 
 def _untold() -> None:

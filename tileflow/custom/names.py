@@ -8,6 +8,11 @@ DECLARED: dict[str, Callable[[], str | None]] = {}
 """By name in the registry: gives a digest of its code as it is now; None: nobody can tell."""
 
 
+def code_of(name: str) -> str:
+    """The digest of one; "" where nobody can tell."""
+    return (DECLARED[name]() if name in DECLARED else None) or ""
+
+
 def codes() -> dict[str, str] | None:
     """The digests of all by name; None where nobody can tell of one."""
     found = {name: code() for name, code in sorted(DECLARED.items())}
