@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import pytest
 from declared import ALPHA, F, compiled_leaky_relu, cube, file_with, leaky_relu, python_leaky_relu, taken_back  # noqa: F401
+from paths import rare
 
 import tileflow
 from tileflow import custom, nn
@@ -85,7 +86,7 @@ def test_cube_from_layers_and_from_a_file(form: str, tmp_path: Path):
     np.testing.assert_allclose(model(X), h**3 + h, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("declare", [leaky_relu, compiled_leaky_relu, python_leaky_relu])
+@pytest.mark.parametrize("declare", [leaky_relu, rare(compiled_leaky_relu), python_leaky_relu])
 def test_a_file_trains_and_is_written(declare: Any, tmp_path: Path):
     """The trained file has the operator in it, and is read again."""
     name = declare().called
@@ -121,7 +122,7 @@ EVERY = {
 }
 
 
-@pytest.mark.parametrize("form", ["compiled", "python"])
+@pytest.mark.parametrize("form", [rare("compiled"), "python"])
 def test_attributes_of_all_kinds_arrive(form: str, tmp_path: Path):
     """From a file and from layers, in Numba's code too."""
     if form == "python":

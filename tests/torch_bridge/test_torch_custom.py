@@ -9,7 +9,7 @@ import declared
 import numpy as np
 import pytest
 from declared import taken_back  # noqa: F401
-from paths import rare
+from paths import exhaustive, rare
 from peers import needs
 
 torch = needs("torch")
@@ -42,7 +42,7 @@ class Net(torch.nn.Module):
     [
         (declared.leaky_relu, 1, {"alpha": 0.1}),
         rare(declared.compiled_leaky_relu, 1, {"alpha": 0.1}),
-        (declared.python_leaky_relu, 1, {"alpha": 0.1}),
+        rare(declared.python_leaky_relu, 1, {"alpha": 0.1}),
         rare(declared.cube, 2, None),
         (lambda: declared.cube("composition"), 2, None),
     ],
@@ -163,6 +163,7 @@ def test_cpu_runs_a_function_of_pytorchs_in_the_midst_of_a_model():
         nested(x)
 
 
+@exhaustive
 def test_pytorchs_ctc_loss_trains_and_the_decoder_decodes():
     targets, steps, lengths = torch.tensor([[1, 2, 2], [3, 1, 0]]), torch.tensor([7, 5]), torch.tensor([3, 2])
 
