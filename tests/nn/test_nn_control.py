@@ -182,3 +182,17 @@ def test_names_of_a_scope_are_in_front_of_layers():
     assert {"layer", "outer/layer", "outer/inner/layer"} <= names
     with pytest.raises(OptionError, match="takes a name"):
         nn.NameScope("")
+
+
+def test_python_and_printing_within_a_loop(capsys: pytest.CaptureFixture[str]):
+    """Each turn is a call of its own, backwards too, and what is computed is what is written out."""
+    def looped(self: Net, x: nn.Tensor) -> nn.Tensor:
+        half = nn.cpu(lambda v: v / 2, gradient=lambda v, y, g: g / 2)
+        found, = nn.for_loop(3, lambda v: [nn.print_tensor(half(v), "v", summarise_threshold=1, edge_items=1)], [x])
+        return found * self.w
+    found = trained(looped, threads=2, micro_batch_size=2, gradient_accumulation=2)
+    printed = [line.partition(":")[0] for line in capsys.readouterr().out.splitlines() if ":" in line]
+    assert printed == 2 * 2 * (3 * ["v"] + 3 * ["v_gradient"])
+    wanted = trained(lambda self, x: x / 8 * self.w, micro_batch_size=2, gradient_accumulation=2)
+    for name, array in wanted.items():
+        np.testing.assert_allclose(found[name], array, rtol=1e-6, atol=1e-7, err_msg=name)
