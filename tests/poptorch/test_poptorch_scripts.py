@@ -66,11 +66,13 @@ def test_buffers(tmp_path, monkeypatch):
 
 
 def test_custom_ops_test(tmp_path, monkeypatch):
-    """Cube and LeakyRelu, in inference and in training from both sides."""
+    """Cube and LeakyRelu, in inference and in training from both sides. (Whether a hundred updates suffice depends on the
+    initial weights, in PyTorch itself, too; with these they do.)"""
     declared.cube()
     declared.leaky_relu()
     names = ran("custom_ops_test.py", tmp_path, monkeypatch)
     for name in ("inference", "training", "training_both_sides", "inference_with_an_attribute"):
+        torch.manual_seed(0)
         names[f"test_{name}"]()
 
 
