@@ -11,7 +11,7 @@ from .system.errors import TileflowError, TileflowWarning
 from .system.version import VERSION
 
 if TYPE_CHECKING:
-    from . import callbacks, nn, optim
+    from . import callbacks, custom, nn, optim, testing
     from .api import (
         TrainResult,
         compare,
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         training_model,
         tune_available_memory,
     )
+    from .custom import operator
     from .exploration import Exploration
     from .exploration.simulate import TileCompilation, TuneResult
     from .nn import autocast
@@ -49,14 +50,14 @@ _LAZY = {
     "TrainResult": "api", "Options": "options.options", "DataLoader": "runtime.data",
     "AsynchronousDataAccessor": "runtime.data", "Dataset": "runtime.data", "nn": "nn", "optim": "optim", "callbacks": "callbacks",
     "autocast": "nn", "Policy": "precision.policy", "trace": "system.spans", "torch": "torch",
-    "poptorch": "poptorch",
+    "poptorch": "poptorch", "custom": "custom", "operator": "custom", "testing": "testing",
 }
 """Public names and where they live; loaded at first use, so that `import tileflow` and `tileflow --help` are quick."""
 __all__ = [
     "AsynchronousDataAccessor", "DataLoader", "Dataset", "Exploration", "Options", "Policy", "TileCompilation",
-    "TileflowError", "TileflowWarning", "TrainResult", "TuneResult", "autocast", "callbacks", "compare", "compile", "explore",
-    "grad", "gradient_model", "infer", "inference_model", "load", "load_executable", "load_state", "nn", "optim", "save_onnx",
-    "save_state", "trace", "train", "training_model", "tune_available_memory",
+    "TileflowError", "TileflowWarning", "TrainResult", "TuneResult", "autocast", "callbacks", "compare", "compile",
+    "custom", "explore", "grad", "gradient_model", "infer", "inference_model", "load", "load_executable", "load_state", "nn",
+    "operator", "optim", "save_onnx", "save_state", "testing", "trace", "train", "training_model", "tune_available_memory",
 ]
 
 

@@ -30,12 +30,14 @@ class Said:
 
     inputs: by place: a number is the operand of that number, an array is a constant, None is absent.
     outputs: how many of the operator's outputs ONNX has.
+    domain: of an operator of a user's own.
     """
 
     op_type: str
     inputs: list[int | np.ndarray | None]
     attributes: dict[str, Any] = field(default_factory=dict)
     outputs: int | None = None
+    domain: str = ""
 
 
 class Asked(NamedTuple):
@@ -66,6 +68,10 @@ def say(op: Op, types: Sequence[TensorType | None], opset: int) -> Said:
         UnsupportedError: ONNX has none, or not with these attributes; the sentence says since when.
     """
     asked = Asked(op, types, opset)
+    domain, _, called = op.name.rpartition("::")
+    if domain:
+        return Said(called, [None if t is None else i for i, t in enumerate(types)],
+                    {k: list(v) if isinstance(v, tuple) else v for k, v in op.attributes().items()}, domain=domain)
     form = FORMS.get(op.name)
     said = (form(asked) if form is not None else None) or plain(asked)
     _check_types(said, asked)
@@ -274,19 +280,24 @@ class Emitter:
         said = say(node.op, [None if v is None else v.type for v in node.inputs], self.opset)
         inputs = [(static_operands or {}).get(i) or self._operand(x, node) for i, x in enumerate(said.inputs)]
         wanted, schema = set(read), find_schema(said.op_type, self.opset)
-        assert schema is not None, said
+        assert schema is not None or said.domain, said
         outputs = []
         for i, value in enumerate(node.outputs[:said.outputs]):
-            optional = schema.outputs[min(i, len(schema.outputs) - 1)].option == OPTIONAL
+            optional = schema is not None and schema.outputs[min(i, len(schema.outputs) - 1)].option == OPTIONAL
             outputs.append("" if optional and value not in wanted else self.name(value))
         while outputs and not outputs[-1]:
             outputs.pop()
         if any(v in wanted for v in node.outputs[len(outputs):]):
             raise UnsupportedError(f"ONNX has no output {len(outputs)} of {said.op_type}")
-        self.append(said.op_type, inputs, outputs, self.title(f"{node.origin}/{said.op_type}"), **said.attributes)
+        title = self.title(f"{node.origin}/{said.op_type}")
+        self.append(said.op_type, inputs, outputs, title, said.domain, **said.attributes)
 
-    def append(self, op_type: str, inputs: Sequence[str], outputs: Sequence[str], title: str, **attributes: Any) -> None:
-        self.nodes.append(helper.make_node(op_type, list(inputs), list(outputs), title, **attributes))
+    def append(self, op_type: str, inputs: Sequence[str], outputs: Sequence[str], title: str, of: str = "",
+               **attributes: Any) -> None:
+        """Append a node of the domain `of`."""
+        given = {name: value for name, value in attributes.items() if value != []}
+        made = helper.make_node(op_type, list(inputs), list(outputs), title, domain=of or None, **given)
+        self.nodes.append(made)
 
     def _operand(self, x: int | np.ndarray | None, node: Node) -> str:
         if x is None:

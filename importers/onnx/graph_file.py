@@ -104,6 +104,8 @@ def _refusal(node: Node, opset: int) -> str | None:
         said = say(node.op, [None if v is None else v.type for v in node.inputs], opset)
     except UnsupportedError as error:
         return str(error)
+    if said.domain:
+        return None
     schema: Any = find_schema(said.op_type, opset)
     given = [(place, schema.inputs, node.inputs[i]) for place, i in enumerate(said.inputs) if isinstance(i, int)]
     for place, formals, value in [*given, *((k, schema.outputs, v) for k, v in enumerate(node.outputs[:said.outputs]))]:
@@ -176,9 +178,10 @@ class _File:
         proto.output.extend(self._port(v, w) for v, w in zip(self.graph.outputs, self.other.outputs, strict=True))
         states = [s for s in self.graph.states if s.input in read]
         proto.initializer.extend(TensorProto(name=s.name, data_type=NUMBERS[s.input.dtype], dims=s.input.shape) for s in states)
-        opsets = [helper.make_opsetid("", self.opset)]
+        domains = dict.fromkeys(node.domain for node in self.out.nodes if node.domain)
+        opsets = [helper.make_opsetid("", self.opset), *(helper.make_opsetid(domain, 1) for domain in domains)]
         model: ModelProto = helper.make_model(proto, opset_imports=opsets, producer_name="tileflow", producer_version=VERSION,
-                                              ir_version=helper.find_min_ir_version_for(opsets))
+                                              ir_version=helper.find_min_ir_version_for(opsets[:1]))
         helper.set_model_props(model, told_as(states))
         return model
 

@@ -32,7 +32,7 @@ from .hosted import is_hosted
 from .inner import Control, Inner
 from .model import OnnxModel, label, title
 from .parameters import ResolvedModel, Verdict, notes, quantized_weights, resolved
-from .refused import HOSTED, DynamicOperandError, refusal, unknown, unsupported
+from .refused import HOSTED, DynamicOperandError, declared_for, refusal, unknown, unsupported
 from .scope import Scope, StoredAs
 from .site import Site
 from .tensors import elements_bytes
@@ -211,8 +211,11 @@ class Importer:
     def _node(self, node: NodeProto, opset: Mapping[str, int]) -> None:
         site = Site(self.scope, node, opset)
         results: Sequence[Value | np.ndarray | None] | GraphProto | Control | None = None
+        declared = declared_for(node, opset)
         with self.scope.builder.scope(source=self._label(node)):
-            if site.schema is not None and (site.domain == "" or (node.domain, node.op_type) not in self.functions):
+            if declared is not None:
+                results = site.applied(declared)
+            elif site.schema is not None and (site.domain == "" or (node.domain, node.op_type) not in self.functions):
                 site.check()
                 results = self._known(site)
         if results is None:

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from onnx import NodeProto
 
-from tileflow.graph import OPS
+from tileflow.graph import OPS, Op
+from tileflow.graph.op import qualified
 from tileflow.system.errors import UnsupportedError
 
 from .checker import schema_of
@@ -48,10 +49,26 @@ def refusal(where: str, refused: Sequence[tuple[str, UnsupportedError]],
     return UnsupportedNodesError(message, [(name, str(error)) for name, error in refused], ancestors(errors) if all_dynamic else frozenset(), waiting)
 
 
+def declared_for(node: NodeProto, opset: Mapping[str, int]) -> type[Op] | None:
+    """The operator that a user has declared for a node of another domain than ONNX's; None where nobody has.
+
+    Raises:
+        UnsupportedError: tileflow takes that operator apart itself, and the user's was not declared to take its place.
+    """
+    if node.domain in ("", "ai.onnx"):
+        return None
+    found = OPS.get(qualified(node.domain, node.op_type))
+    ours = form_of(node.op_type, opset.get(node.domain, 0), node.domain)
+    if found is not None and not found.replaces and ours is not None:
+        raise UnsupportedError("tileflow has this operator, and one of yours is declared; declare it with replace=True, "
+                               "or not at all")
+    return found
+
+
 def unsupported(node: NodeProto, opset: Mapping[str, int], functions: Mapping[tuple[str, str], object], hosted: bool = False) -> str | None:
     """Why a node's operator cannot be imported, judged by its name alone; None where it can. `hosted`: or where Python may run it."""
     domain = "" if node.domain == "ai.onnx" else node.domain
-    if (node.domain, node.op_type) in functions:
+    if (node.domain, node.op_type) in functions or (domain and qualified(domain, node.op_type) in OPS):
         return None
     version = opset.get(domain, 0)
     if hosted and is_hosted(node):
@@ -72,4 +89,4 @@ def unknown(node: NodeProto, opset: Mapping[str, int]) -> str:
         return HOSTED
     if domain in LAYOUTS:
         return "its tensors lie as one machine's ONNX Runtime likes them: optimise the file for any machine (ORT_ENABLE_EXTENDED), or not at all"
-    return "tileflow has no such operator"
+    return "tileflow has no such operator" + ("; one of your own is declared by tileflow.operator" if domain else "")

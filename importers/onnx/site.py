@@ -15,7 +15,7 @@ from onnx import AttributeProto, NodeProto, TensorProto
 from onnx.defs import OpSchema
 
 from tileflow.graph import FLOATS, HIGHEST_RANK, OPS, Builder, Op, TensorType, Value
-from tileflow.system.errors import ModelError, TypeMismatchError, UnsupportedError
+from tileflow.system.errors import ModelError, OptionError, TypeMismatchError, UnsupportedError
 from tileflow.system.text import one_line
 
 from .checker import schema_of
@@ -266,6 +266,22 @@ class Site:
         """The default path: the operator as the engine declares it, over values of the graph."""
         op, operands = self.declared(**overrides)
         return self.builder.emit(op, *[None if i is None else self.value(i) for i in operands], names=tuple(self.outputs))
+
+    def applied(self, declared: Any) -> tuple[Value, ...]:
+        """An operator that a user has declared, with the node's attributes."""
+        names = {f.name for f in dataclasses.fields(declared)}
+        for name in self.given.keys() - names:
+            raise self.unsupported(f"the attribute {name}={self.given[name]!r}, which its declaration lacks"[:160])
+        try:
+            op = declared(**self.given)
+        except TypeError as error:
+            raise self.unsupported(f"its attributes do not suffice ({error})") from None
+        except OptionError as error:
+            raise ModelError(f"{self.title}: {error}") from None
+        operands = [self.optional(i) for i in range(len(self.inputs))]
+        while operands and operands[-1] is None:
+            operands.pop()
+        return self.builder.emit(op, *operands, names=tuple(self.outputs))
 
     def declared(self, **overrides: Any) -> tuple[Op, list[int | None]]:
         """The engine's operator for this node, and which inputs are its operands: ONNX's attributes and the inputs named like attributes become

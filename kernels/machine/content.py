@@ -126,7 +126,7 @@ class _Code:
 
 def _named(function: types.FunctionType, met: dict[int, int]) -> Iterator[str]:
     """What a function, and those written within it, read by name from where they were made."""
-    for name in sorted(set(_names(function.__code__))):
+    for name in sorted(set(names_in(function.__code__))):
         if name in function.__globals__:
             yield name
             yield from _words(function.__globals__[name], met)
@@ -134,8 +134,9 @@ def _named(function: types.FunctionType, met: dict[int, int]) -> Iterator[str]:
             yield name
 
 
-def _names(code: types.CodeType) -> Iterator[str]:
+def names_in(code: types.CodeType) -> Iterator[str]:
+    """The names that a function, and those written within it, read."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _names(constant)
+            yield from names_in(constant)

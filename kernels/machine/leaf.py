@@ -253,16 +253,21 @@ class Leaf:
             made, given = build.built([build.Entry(symbol, self._entry(), ENTRY)], Target.of(cpu.current()))
             self._code = stored.keep(self.stored_name, self.name, [symbol], given, made)
 
+    def _lines(self, arguments: list[str]) -> str:
+        """What the function to compile does with the views of its arguments."""
+        return f"    status = body({', '.join(arguments)})\n    return {'status' if self.checked else '0'}\n"
+
+    def _names(self) -> dict[str, Any]:
+        """What those lines call."""
+        return {"body": njit(inline="always", **build.OPTIONS)(self.twin)}
+
     def _entry(self) -> Callable[[int, int, int, int], int]:
         """The function to compile."""
         seen = _seen(self.parameters)
         order = [self.same.get(i, i) for i in range(len(seen))]
         text = ("def entry(block, lo, hi, worker):\n"
-                "    v = views(block, lo, hi, worker)\n"
-                f"    status = body({', '.join(f'v[{i}]' for i in order)})\n"
-                f"    return {'status' if self.checked else '0'}\n")
-        names = dict(views=_views(seen), body=njit(inline="always", **build.OPTIONS)(self.twin),
-                     __name__=self.twin.__module__)
+                f"    v = views(block, lo, hi, worker)\n{self._lines([f'v[{i}]' for i in order])}")
+        names = dict(views=_views(seen), __name__=self.twin.__module__, **self._names())
         exec(compile(text, "<leaf>", "exec"), names)          # our own four lines above: no foreign text reaches it
         home = self.twin.__code__
         code = names["entry"].__code__.replace(                # type: ignore[attr-defined]

@@ -152,8 +152,12 @@ class Task:
 
     def host(self, function: Callable[[], None], owner: Any = None) -> None:
         """Have Python's function called, by the thread that runs the job, between two slices. What it raises ends the job."""
-        self._add(owner, HOST, len(self.table.hosts))
+        self.host_at(len(self.table.hosts), owner)
         self.table.hosts.append(function)
+
+    def host_at(self, number: int, owner: Any = None) -> None:
+        """`host` with the function that is to have this number among the table's."""
+        self._add(owner, HOST, number)
 
     @contextlib.contextmanager
     def hold(self, owner: Any = None) -> Iterator[None]:

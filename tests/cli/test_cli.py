@@ -236,8 +236,8 @@ def test_train_prints_epochs_and_the_folder(fake_api, capsys):
     out, err = capsys.readouterr()
     assert out.splitlines()[:3] == ["epoch 1/2  loss 0.2500  accuracy 75.00%  test accuracy 80.00%  1,000 samples/s",
                                     "epoch 2/2  loss 0.2500  accuracy 75.00%  test accuracy 80.00%  1,000 samples/s",
-                                    "Trained model, metrics and checkpoint are in runs/1; best.onnx is the model after epoch 2; a browser shows the run in "
-                                    "report.html. Try next:"]
+                                    "Trained model, metrics and checkpoint are in runs/1; best.onnx is the model after epoch 2; "
+                                    "a browser shows the run in report.html. Try next:"]
     assert "  tileflow train --resume --out runs/1 --epochs 4    # go on from here\n" in out
     assert err == "a note\n"
 

@@ -24,8 +24,10 @@ RANGE = 30.0
 """Values stay below this magnitude: what is larger says little about what comes after it."""
 TRIES = 60
 Types = list[TensorType | None]
-APART = ("Map", "IdentityLoss", "RecurrenceGrad", "RoiAlign", "RoiAlignGrad", "MaxRoiPool", "MaxRoiPoolGrad", "OneHot")
-"""Operators that graphs do without: some take what others wrote down for them, or places and numbers of images as floats."""
+APART = ("Map", "IdentityLoss", "RecurrenceGrad", "RoiAlign", "RoiAlignGrad", "MaxRoiPool", "MaxRoiPoolGrad", "OneHot",
+         "PrintTensor", "CTCLoss", "CTCLossGrad", "CTCBeamSearchDecoder")
+"""Operators that graphs do without: some take what others wrote down for them, or places and numbers of images as
+floats; one says all that it is given."""
 
 
 @dataclass

@@ -218,9 +218,11 @@ def test_life_of_an_executor():
     for output in (scores, loss):
         with pytest.raises(poptorch.Error, match="the backwards pass is performed automatically"):
             output.backward()
-    with pytest.raises(poptorch.Error, match="only supported on actual IPU hardware"):
-        model.cycleCount()
+    assert model.cycleCount() > 100, "of the simulated chip"
+    model.rewrapParameters()
     model.destroy()
+    with pytest.raises(poptorch.Error, match="has not been compiled"):
+        model.cycleCount()
     assert not model.isCompiled()
     before.remove()
     after.remove()
@@ -337,7 +339,7 @@ def test_multi_conv_and_what_has_no_effect():
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         found = model(x)
-    assert {"ipu_print_tensor", "set_overlap_for_input"} <= {str(w.message).partition(" ")[0] for w in told}
+    assert {"set_overlap_for_input"} <= {str(w.message).partition(" ")[0] for w in told}
     torch.testing.assert_close(found, module(x).detach(), rtol=1e-5, atol=1e-6)
     groups = {n.origin.hints.multi_conv for n in model._bridge.compiled.program.micro.walk() if n.op.name == "Conv"}
     assert [g.plan for g in groups] == ["serial"]

@@ -4,10 +4,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import declared
 import numpy as np
 import poptorch_scripts as scripts
 import pytest
+from declared import taken_back  # noqa: F401
 from peers import needs
+
+import tileflow
+from tileflow import custom
 
 torch = needs("torch")
 needs("onnxscript")
@@ -58,6 +63,55 @@ def test_buffers(tmp_path, monkeypatch):
     names = ran("buffers.py", tmp_path, monkeypatch)
     assert names["model"].i.tolist() == [2.0]
     assert names["printed"].split() == ["tensor([1.])", "tensor([2.])"]
+
+
+def test_custom_ops_test(tmp_path, monkeypatch):
+    """Cube and LeakyRelu, in inference and in training from both sides. (Whether a hundred updates suffice depends on the
+    initial weights, in PyTorch itself, too; with these they do.)"""
+    declared.cube()
+    declared.leaky_relu()
+    names = ran("custom_ops_test.py", tmp_path, monkeypatch)
+    for name in ("inference", "training", "training_both_sides", "inference_with_an_attribute"):
+        torch.manual_seed(0)
+        names[f"test_{name}"]()
+
+
+def test_custom_ops_attributes_test(tmp_path, monkeypatch):
+    """Attributes of all kinds, their order, one that is wrong, and those that are refused."""
+    declare_with_attributes()
+    names = ran("custom_ops_attributes_test.py", tmp_path, monkeypatch)
+    tests = {name: test for name, test in names.items() if name.startswith("test_")}
+    assert len(tests) == 18
+    for name, test in tests.items():
+        given = {"test_string_attribute": "mean", "test_many_attributes": 3, "test_many_attributes_one_wrong": 3}
+        test(*([given[name]] if name in given else []))
+
+
+def declare_with_attributes() -> None:
+    """The operators of the reference's tests of attributes."""
+    def of_parts(name: str, annotations: dict[str, Any], forward: Any) -> None:
+        tileflow.operator("test.poptorch", name)(type(name, (), {"__annotations__": annotations, "forward": custom.composition(forward)}))
+
+    def number(b: Any, x: Any, values: Any) -> Any:
+        return b.constant(np.array(values, x.type.numpy))
+
+    def reduced(b: Any, x: Any, how: str) -> Any:
+        return (b.ReduceMean if how == "mean" else b.ReduceSum)(x, axes=(0,), keepdims=0)
+    for kind, called in ((float, "Float"), (int, "Int")):
+        of_parts(f"AddScalar{called}", {"scalar": kind}, lambda self, b, x: b.Add(x, number(b, x, self.scalar)))
+        of_parts(f"AddScalarVec{called}", {"vec": list[kind]}, lambda self, b, x: b.Add(x, number(b, x, self.vec)))
+    of_parts("AddVecScalarMulFloat", {"vec": list[float], "scalar": float},
+             lambda self, b, x: b.Mul(b.Add(x, number(b, x, self.vec)), number(b, x, self.scalar)))
+    of_parts("ReduceOp", {"reduction": str}, lambda self, b, x: reduced(b, x, self.reduction))
+    of_parts("ThreeReduceOp", {"reductions": list[str]},
+             lambda self, b, *x: tuple(reduced(b, v, how) for v, how in zip(x, self.reductions, strict=True)))
+    right = {"float_one": 1.0, "float_minus_two": -2.0, "int_zero": 0, "int_minus_five": -5, "floats_one_two_three": (1.0, 2.0, 3.0),
+             "floats_minus_one_two_three": (-1.0, -2.0, -3.0), "ints_one_two_three": (1, 2, 3), "ints_minus_one_two_three": (-1, -2, -3),
+             "a_string": "string with quotes and slash \" ' \\ end", "strs": ("\x01", "\x02", "\x03")}
+    kinds = {name: tuple[type(value[0]), ...] if isinstance(value, tuple) else type(value) for name, value in right.items()}
+    tileflow.operator("test.poptorch", "ManyAttributeOp")(type("ManyAttributeOp", (), {
+        "__annotations__": kinds, "infer": lambda self, x: x,
+        "forward": custom.python(lambda self, x: np.full_like(x, self.attributes() == right))}))
 
 
 def test_debugging(tmp_path, monkeypatch):

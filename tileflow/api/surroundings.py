@@ -45,6 +45,19 @@ def _told(compilation: Compilation, options: Options, training: bool) -> None:
         write_report(compilation, options, folder, "training" if training else "inference")
 
 
+def cycles(compilation: Compilation, options: Options) -> int:
+    """Cycles of an update, or of a micro-batch of inference, on the options' chip, or on a GC200.
+
+    Raises:
+        TileflowError: the chip cannot run it.
+    """
+    return analyzed(compilation, _with_machine(options)).cycles_per_update
+
+
+def _with_machine(options: Options) -> Options:
+    return options if options.machine is not None else options.clone(machine=DEFAULT_MACHINE)
+
+
 def write_report(compilation: Compilation, options: Options, folder: Path, name: str) -> Path | None:
     """The report of a compiled program on the options' chip, or on a GC200, in a new folder of `folder` with this name (name-2, name-3, …).
 
@@ -53,9 +66,8 @@ def write_report(compilation: Compilation, options: Options, folder: Path, name:
     Returns:
         the folder; None where there is no report.
     """
-    chosen = options if options.machine is not None else options.clone(machine=DEFAULT_MACHINE)
     try:
-        tiled = analyzed(compilation, chosen)
+        tiled = analyzed(compilation, _with_machine(options))
         made = reports.build(tiled, model=name, out_of_memory=_does_not_fit(tiled), notes=compilation.notes)
         return reports.write(made, _new(folder, name))
     except TileflowError as error:

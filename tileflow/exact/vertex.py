@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..graph import Op, TensorType, type_of
+from ..graph.composite import declares
 from ..kernels.dtypes import ELEMENTS
 from ..kernels.gemm import GemmProblem, matmul_calls
 from ..kernels.isa import cpu
@@ -44,20 +45,23 @@ class Vertex:
     def of(op: Op, inputs: Types) -> Vertex:
         outputs = op.infer(*inputs)
         halves = any(t is not None and t.is_half for t in (*inputs, *outputs))
-        if op.random or not halves or op.halves or op.alias is not None or op.expression(inputs, outputs) is not None:
-            return Vertex(op, outputs, [] if op.random else op.kernel(inputs, outputs, cpu.current()))
+        if _by_reference(op):
+            return Vertex(op, outputs, [])
+        if not halves or op.halves or op.alias is not None or op.expression(inputs, outputs) is not None:
+            return Vertex(op, outputs, op.kernel(inputs, outputs, cpu.current()))
         wide = tuple(None if t is None else _float32(t) for t in inputs)
         return Vertex(op, outputs, op.kernel(wide, op.infer(*wide), cpu.current()), True)
 
     def run(self, inputs: Sequence[Array | None], outputs: Sequence[Array], streams: Streams) -> None:
         """Compute `outputs` (contiguous) from `inputs` (contiguous) by the operator's kernel.
 
-        Random operators run by their NumPy twin, which draws the same numbers and knows where a part lies in the whole.
+        Random operators run by their NumPy twin, which draws the same numbers and knows where a part lies in the whole,
+        and so does what Python runs.
 
         Raises:
             DataError: a label or an index is out of range.
         """
-        if self.op.random:
+        if _by_reference(self.op):
             extra = {"seed": streams.seed, "micro": streams.micro} if "seed" in inspect.signature(self.op.reference).parameters else {}
             for y, found in zip(outputs, self.op.reference(*inputs, **extra), strict=True):
                 y[...] = found
@@ -76,6 +80,10 @@ class Vertex:
             status = _run(call, inputs, outputs, scratch, streams)
             if status:
                 raise DataError(f"{self.op.name} stopped with status {status}: a label or an index is out of range.")
+
+
+def _by_reference(op: Op) -> bool:
+    return op.random or declares(op, "host")
 
 
 def _float32(t: TensorType) -> TensorType:

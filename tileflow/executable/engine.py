@@ -12,6 +12,7 @@ from ..kernels.machine.table import Failure, Table
 from ..state import Session
 from ..system.errors import TrainingError
 from .failure import anomaly, bad_gradient, failed_leaf, lost, overflow
+from .hosts import HostedRow, Sayings, bound
 from .image import DONE, DUE, LAST, MICRO, STREAMS, UPDATE, Image, Owner, Rows, Span
 from .memory import Memory, lies_in
 from .ports import Ports
@@ -29,12 +30,13 @@ class Engine:
     """
 
     def __init__(self, image: Image, session: Session, kernels: Sequence[int], seed: int = 0,
-                 watched: bool = False) -> None:
+                 watched: bool = False, hosts: Sequence[HostedRow] = ()) -> None:
         """Args:
             session: has the Image's states, which lie as the Image has them.
             kernels: the addresses of `image.kernels`.
             seed: that of random streams.
             watched: the Image is of a program that detects anomalies.
+            hosts: what Python does in it.
         """
         assert lies_in(image, session), "the states lie as they did when rows were merged"
         self.image, self.session, self.kernels, self.seed = image, session, kernels, seed
@@ -44,6 +46,8 @@ class Engine:
         self.memory = Memory(image, session, kernels, seed)
         self.table = Table.of(self._rows(task) for task in image.tasks)
         self._words, self._names = self.memory.words.data, image.names
+        self._sayings = Sayings()
+        self.table.hosts += [bound(row, self._words.__getitem__, self._moment, self._sayings) for row in hosts]
         self.completed = self._first_update = 0
         self.repeats = 0
         """How often a loop has run this program in the model's call at hand: random streams count it."""
@@ -53,6 +57,12 @@ class Engine:
         self._writes = any(s.kind == "pending" for s in image.segments)
         self._scalars = {role: i for i, role in enumerate(image.scalars.values())}
         self._point(self._ports.fixed())
+
+    def _moment(self, ahead: int) -> tuple[int, int]:
+        """The update under way, and the micro-batch of the call that is so many ahead of the counter."""
+        micro = self._words[MICRO] + ahead
+        updates = micro // self.image.per_update - self._first_update if self.image.training else 0
+        return self.session.updates + updates, micro
 
     def _rows(self, rows: Rows) -> tuple[np.ndarray, list[Owner | None]]:
         """A table's rows and their owners."""
@@ -104,6 +114,7 @@ class Engine:
         try:
             whole = self.drive(stop)
         finally:
+            self._sayings.tell()
             if not whole:
                 self._forget()
             self._count(first_update, whole)

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..kernels.machine.status import INDEX_OUT_OF_RANGE, LABEL_OUT_OF_RANGE, NOT_FINITE
+from ..kernels.machine.status import INDEX_OUT_OF_RANGE, LABEL_OUT_OF_RANGE, NOT_FINITE, RAISED
 from ..system.errors import TrainingError, WeightsLostError
 from .image import Judged, Owner
 
@@ -21,6 +21,9 @@ def failed_leaf(status: int, owner: Owner, where: str, watched: bool = False) ->
     if status == LABEL_OUT_OF_RANGE:
         return TrainingError(f"{owner}: a label is outside of the classes 0..C-1 at {where}; check the label column or "
                              "the number of classes of the model.")
+    if status == RAISED:
+        return TrainingError(f"{owner}: its compiled code raised an exception at {where}; call its forward() as a plain "
+                             "function of these arrays to see which, or tileflow.testing.check_operator.")
     assert status == INDEX_OUT_OF_RANGE, status
     return TrainingError(f"{owner}: an index lies outside of its axis at {where}; check the whole numbers in the "
                          "inputs.")

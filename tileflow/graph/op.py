@@ -14,6 +14,7 @@ from .work import Work
 if TYPE_CHECKING:
     from ..kernels.isa.cpu import Cpu
     from ..kernels.machine.call import Call
+    from ..kernels.machine.host import HostCall
     from .builder import Builder
     from .graph import Graph, Value
 
@@ -24,6 +25,11 @@ STATISTIC, START, MOVED, DATA = "statistic", "start", "moved", "data"
 """Roles of other operands: see `Op.roles`."""
 OPS: dict[str, type[Op]] = {}
 """Every operator by name; the operator files register themselves when imported."""
+
+
+def qualified(domain: str, name: str) -> str:
+    """What the registry calls an operator of a domain: ONNX's own by their names."""
+    return name if domain in ("", "ai.onnx") else f"{domain}::{name}"
 
 
 class HasGraph(Protocol):
@@ -59,6 +65,11 @@ class Op:
     an operand among others, as are those that are not named here."""
     no_gradient: ClassVar[str] = ""
     """Why some float input has no gradient, as a user is told it; empty where all have one."""
+    code: ClassVar[Callable[[], str | None] | None] = None
+    """Of an operator of a user's: gives a digest of its code as it is now; None: nothing may be kept that was made of it.
+    Ours have sources."""
+    replaces: ClassVar[bool] = False
+    """Of an operator of a user's: it takes the place of one that tileflow takes apart itself."""
     stops_gradient: ClassVar[bool] = False
     """Counts as a constant for whoever differentiates."""
 
@@ -120,6 +131,10 @@ class Op:
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         """The leaf calls that compute all outputs, in order."""
         raise NotImplementedError
+
+    def host(self, inputs: Types, outputs: Sequence[TensorType]) -> HostCall | None:
+        """What Python does after the leaf calls; None, as a rule: nothing."""
+        return None
 
     def expression(self, inputs: Types, outputs: Sequence[TensorType]) -> Any | None:
         """For elementwise operators the scalar expression (kernels.elementwise.Expr) over `inputs`; else None. Fusion asks this."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ..graph import Graph, Index, Node, Value, needed_for
+from ..graph.composite import declares
 from ..graph.op import Types
 from ..host.hosted import hosted, over_narrow
 from ..kernels.elementwise.expr import Var, cast
@@ -37,7 +38,9 @@ def _narrowed(index: Index, node: Node, cpu: Cpu) -> tuple[Node, list[Node]] | N
     """The node over 16-bit memory and the casts of its results, which it makes itself; None where there is nothing to gain."""
     inputs: Types = [None if v is None else v.type for v in node.inputs]
     types = [v.type for v in node.outputs]
-    if node.op.regions or node.op.alias is not None or node.op.expression(inputs, types) is not None:
+    if node.op.regions or node.op.alias is not None or declares(node.op, "host"):
+        return None
+    if node.op.expression(inputs, types) is not None:
         return None
     sources = {i: made for i, v in enumerate(node.inputs) if v is not None and (made := _cast(index.maker(v), True)) is not None}
     casts = {i: made for i, v in enumerate(node.outputs) if (made := _cast(index.only_reader(v), False)) is not None}

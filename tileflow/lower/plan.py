@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from ..graph import Graph, Value
 from ..graph.collector import without_collector
+from ..graph.composite import declares
 from ..kernels.isa import cpu
 from ..kernels.machine.leaf import Leaf
 from ..memory import budget
@@ -54,6 +55,9 @@ class Plan:
     """What lanes take or would take of their own, by which it was decided whether there are several; 0: nothing was decided."""
     seconds: dict[str, float] = field(default_factory=dict)
     """By pass of the lowering, the time it took."""
+    in_order: bool = False
+    """Nothing is side by side but the chunks of a row: one worker does all, or Python has a part in it, which is to be
+    called in one order."""
 
     @property
     def micro(self) -> Lowered:
@@ -78,7 +82,7 @@ class Plan:
     @functools.cached_property
     def _turns(self) -> list[str]:
         """The order of a wave's parts, where one worker does them all."""
-        if self.program.caller is None or self.workers > 1:
+        if self.program.caller is None or not self.in_order:
             return []
         touched = {name: self.program.touched(name) for name in self.parts}
         return turns(beside(self.schedule), lambda a, b: sum(room(t) for v, t in touched[a].items() if v in touched[b]))
@@ -92,7 +96,7 @@ class Plan:
         """By part and check: the name of the memory of each of its arenas. A stage's arena holds nothing when it has run, so stages that never run
         at the same time have the same memory."""
         stages = () if self.program.caller is None else per("micro-batch", self.schedule)
-        apart = set() if self.workers == 1 else {*beside(self.schedule)}
+        apart = set() if self.in_order else {*beside(self.schedule)}
         shared = {name for name in stages if not self.parts[name].kept_bytes} - apart
         return {name: [("", i) if name in shared else (name, i) for i in range(n)] for name, n in self.in_flight.items()}
 
@@ -151,7 +155,7 @@ Forms = tuple[Mapping[str, Graph], Mapping[str, Graph]]
 
 def _choose(program: Program, forms: Forms, workers: int, setting: PassSetting) -> Plan:
     """With lanes for micro-batches side by side, if there is memory for them."""
-    lanes = 1 if program.ordered else min(workers, widest(program.schedule))
+    lanes = 1 if program.ordered or _hosted(forms) else min(workers, widest(program.schedule))
     if lanes > 1:
         plan = _lower(program, forms, lanes, workers, setting)
         stashed = sum(n * room(v.type) for v, n in plan.stashes.items())
@@ -160,6 +164,11 @@ def _choose(program: Program, forms: Forms, workers: int, setting: PassSetting) 
         chosen = plan if budget.lanes_fit(nbytes) else _lower(program, forms, 1, workers, setting)
         return replace(chosen, lane_bytes=nbytes)
     return _lower(program, forms, 1, workers, setting)
+
+
+def _hosted(forms: Forms) -> bool:
+    """Whether Python has a part in it."""
+    return any(declares(node.op, "host") for graph in forms[0].values() for node in graph.walk())
 
 
 def _flying(program: Program, steps: Steps) -> dict[str, int]:
@@ -230,4 +239,5 @@ def _lower(program: Program, forms: Forms, lanes: int, workers: int, setting: Pa
         if name in forms[1]:
             checks[name] = lowered(forms[1][name], f"{name}.check", [], writes=True)
         parts[name] = lowered(graph, name, program.kept(name), workers if flying[name] == 1 else 1, name in guarded)
-    return Plan(program, steps, parts, checks, lanes, workers, stashes, seconds=setting.seconds)
+    return Plan(program, steps, parts, checks, lanes, workers, stashes, seconds=setting.seconds,
+                in_order=workers == 1 or _hosted(forms))

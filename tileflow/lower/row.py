@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..graph import Node, Value
+from ..graph import Node, TensorType, Value
 from ..kernels.machine.call import Address
 from ..kernels.machine.guard import copy
+from ..kernels.machine.host import HostCall
 from ..kernels.machine.leaf import Leaf
 
 
@@ -79,6 +80,16 @@ class Row:
 
 
 @dataclass
+class HostRow:
+    """What Python does, over placed operands of these types. `node` says where it came from."""
+
+    call: HostCall
+    args: list[ArrayOperand]
+    types: list[TensorType]
+    node: Node
+
+
+@dataclass
 class Either:
     """The rows of one of two branches: of the first where the word is 1, of the second where it is 0."""
 
@@ -105,18 +116,18 @@ class Cycle:
     node: Node
 
 
-Item = Row | Either | Cycle
+Item = Row | HostRow | Either | Cycle
 
 
 def every_row(items: Iterable[Item]) -> Iterator[Row]:
-    """All rows, those of branches and bodies too."""
+    """All leaves' rows, those of branches and bodies too."""
     for item in items:
         if isinstance(item, Row):
             yield item
         elif isinstance(item, Either):
             for branch in item.branches:
                 yield from every_row(branch)
-        else:
+        elif isinstance(item, Cycle):
             yield from every_row([*item.before, *item.body, *item.after])
 
 
@@ -126,6 +137,8 @@ def moved(items: Iterable[Item], to: Callable[[Place], Place]) -> list[Item]:
     for item in items:
         if isinstance(item, Row):
             result.append(replace(item, args=[replace(a, place=to(a.place)) if isinstance(a, ArrayOperand) else a for a in item.args]))
+        elif isinstance(item, HostRow):
+            result.append(replace(item, args=[replace(a, place=to(a.place)) for a in item.args]))
         elif isinstance(item, Either):
             first, second = (moved(branch, to) for branch in item.branches)
             result.append(Either(to(item.word), (first, second), item.node))

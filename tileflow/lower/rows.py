@@ -19,7 +19,7 @@ from ..memory.alignment import room
 from ..memory.arena import Arena, Interval
 from .memory import MOST_ROOM, side_by_side
 from .nested import NestedRows
-from .row import ArrayOperand, Item, Lowered, Place, Row, copy_row
+from .row import ArrayOperand, HostRow, Item, Lowered, Place, Row, copy_row
 
 PlaceOf = Callable[[Value], Place | None]
 
@@ -69,6 +69,7 @@ class _Lowering:
         rows: list[Item] = []
         for i, (node, calls) in enumerate(self.rows):
             rows += [self._row(i, call, places, scratch) for call in calls if call.n > 0]
+            rows += self._host(node, places)
             if i in self.nested:
                 operands = [None if v is None else places[self._root(v)] for v in node.inputs]
                 own = {name: at for (row, name), at in scratch.items() if row == i}
@@ -224,6 +225,20 @@ class _Lowering:
                     rows = self.workers if p.cut == "w" else 1
                     sizes[arg.name] = max(sizes.get(arg.name, 0), (arg.offset + rows * math.prod(arg.shape)) * ELEMENTS[arg.dtype].bytes)
         return sizes
+
+    def _host(self, node: Node, places: dict[Value, Place]) -> list[Item]:
+        """What Python does for a node."""
+        inputs, outputs = [None if v is None else v.type for v in node.inputs], [v.type for v in node.outputs]
+        call = node.op.host(inputs, outputs)
+        if call is None:
+            return []
+        args, types = [], []
+        for arg in call.args:
+            value = node.inputs[arg.index] if isinstance(arg, In) else node.outputs[arg.index]
+            assert value is not None
+            args.append(ArrayOperand(places[self._root(value)], value.shape, value.type.itemsize, isinstance(arg, Out)))
+            types.append(value.type)
+        return [HostRow(call, args, types, node)]
 
     def _row(self, index: int, call: Call, places: dict[Value, Place], scratch: dict[tuple[int, str], Place]) -> Row:
         node = self.rows[index][0]

@@ -66,7 +66,7 @@ class Module(Stored):
         kind = type(self).__name__
         if trace is None:
             raise TileflowError(f"{kind} records a graph and takes no arrays; wrap the network: tileflow.inference_model(net)(x).")
-        path = getattr(self, "_path", "") or kind
+        path = trace.prefix + (getattr(self, "_path", "") or kind)
         begin = getattr(self, "_begin_block", None)
         if begin is not None:
             begin()

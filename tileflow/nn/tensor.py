@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from ..graph import Value
+from ..graph import Op, Value
 from ..memory.tensor import kind_of
 from ..system.errors import OptionError, TypeMismatchError
 from .casts import Casts
@@ -63,6 +63,12 @@ class Tensor(Moves["Tensor"], Casts["Tensor"], Picks["Tensor"]):
         operands = [self.value, *(None if o is None else self.lift(o).value for o in others)]
         result = getattr(self.trace.builder, operator)(*operands, **attributes)
         return tuple(Tensor(self.trace, v) for v in result) if isinstance(result, tuple) else Tensor(self.trace, result)
+
+    def applied(self, op: Op, inputs: Sequence[Any]) -> Any:
+        """What an operator that is made already gives of tensors, parameters, arrays or numbers (None: absent)."""
+        operands = [None if x is None else self.lift(x).value for x in inputs]
+        made = tuple(Tensor(self.trace, v) for v in self.trace.builder.emit(op, *operands))
+        return made[0] if len(made) == 1 else made
 
     def lift(self, other: Any) -> Tensor:
         """A tensor from a tensor, an array or a number; numbers and floats of arrays get this tensor's element type if it is a float."""

@@ -30,6 +30,8 @@ class Trace:
     """MultiConv blocks so far."""
     writes: list[Any] = field(default_factory=list)
     """What `forward` wrote into buffers so far (`in_place.Write`)."""
+    prefix: str = ""
+    """What names of layers begin with (`NameScope`)."""
     unnamed: int = 0
     """Blocks that were named by counting."""
 

@@ -70,6 +70,10 @@ class RunOptions:
         (), Names(), "tensors, layers or nodes by name or pattern whose values calls of a model keep besides its "
         "outputs, for model.anchored(name), and Gradient___NAME for the gradient of a parameter; what is kept is not "
         "fused with what reads it", verbs=MODELS, free=True)
+    printed_tensors: tuple[str, ...] = _option(
+        (), Names(), "tensors, layers or nodes by name or pattern whose values, and gradients, are printed whenever they "
+        "are computed, in the order of the micro-batches; large ones are summarised", verbs=(*MODELS, "train", "infer"),
+        free=True)
     dims: Mapping[str, int] = _option(
         {}, Sizes(), "sizes of the model's symbolic dimensions", common=True, verbs=(*COMMANDS, *MODELS), free=True,
         of_files=True, known_as=("dim",))

@@ -13,7 +13,8 @@ LISTED = 40
 """Names that a sentence lists."""
 
 
-def anchored(graph: Graph, patterns: Sequence[str], tensors_first: bool) -> dict[str, Value]:
+def anchored(graph: Graph, patterns: Sequence[str], tensors_first: bool,
+             option: str = "anchored_tensors") -> dict[str, Value]:
     """The values of a graph that are wanted, by name, in the order of the graph.
 
     A name is that of a tensor, or of a layer or node of the source, which stands for the first output of the last operator that was made of it.
@@ -21,6 +22,7 @@ def anchored(graph: Graph, patterns: Sequence[str], tensors_first: bool) -> dict
     Args:
         patterns: names, or patterns with * and ?, which stand for all layers and nodes that fit.
         tensors_first: a name that both have is the tensor's (ONNX); else the layer's.
+        option: by which they are asked for.
 
     Raises:
         OptionError: a name or pattern fits nothing.
@@ -41,8 +43,8 @@ def anchored(graph: Graph, patterns: Sequence[str], tensors_first: bool) -> dict
         fitting = [name for name in sources if fnmatchcase(name, pattern)]
         if not fitting:
             near = difflib.get_close_matches(pattern, known, n=3) or list(sources)[:LISTED]
-            raise OptionError(f"Option anchored_tensors: {one_line(pattern)!r} is no tensor, layer or node of the model; there are "
-                              f"{one_line(', '.join(near), 1000)}.")
+            raise OptionError(f"Option {option}: {one_line(pattern)!r} is no tensor, layer or node of the model; "
+                              f"there are {one_line(', '.join(near), 1000)}.")
         found.update((name, known[name]) for name in fitting)
     order = {id(v): i for i, v in enumerate(tensors.values())}
     return dict(sorted(found.items(), key=lambda item: order[id(item[1])]))

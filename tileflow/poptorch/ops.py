@@ -1,17 +1,22 @@
 """What a module's `forward` says to the compiler, and operations that PyTorch has not, under the reference's names."""
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
 
 from ..graph import MultiConv as Group
 from ..options.reference.enums import MatMulSerializationMode, MultiConvPlanType, OverlapMode, word
 from ..torch.annotations import ask, exporting, identity_loss, scope, serialized_matmul
-from .errors import Error, InvalidOption, not_there
+from ..torch.custom import HostModule, print_tensor
+from ..torch.custom import ctc_beam_search_decoder as found_beams
+from ..torch.custom import custom_op as declared_op
+from .errors import Error, InvalidOption, not_there, translated
 from .spelling import both_spellings
 
 __all__ = ["CPU", "Attribute", "MultiConv", "NameScope", "cond", "ctc_beam_search_decoder", "custom_op", "dynamic_slice",
@@ -224,17 +229,33 @@ def nearest(x: torch.Tensor, y: torch.Tensor, batch_x: Any = None, batch_y: Any 
     return distance.argmin(1)
 
 
-def ipu_print_tensor(tensor: torch.Tensor, title: str = "", *settings: Any, **more: Any) -> torch.Tensor:
-    """The tensor as it is; nothing is printed from within a compiled model: `Options.anchorTensor` shows values of a call."""
-    _tell("ipu_print_tensor has no effect: a compiled model prints nothing. opts.anchorTensor(name, tensor) and model.getAnchoredTensor(name) show "
-          "values of a call.")
-    return tensor
+def ipu_print_tensor(tensor: torch.Tensor, title: str = "", print_gradient: bool = True, summarise_threshold: int = 1000,
+                     edge_items: int = 3, max_line_width: int = 80, digits: int = 4, float_format: str = "auto",
+                     separator: str = ", ", open_bracket: str = "(", close_bracket: str = ")") -> torch.Tensor:
+    """Print a tensor, and its gradient, whenever a compiled model computes it, in the order of the micro-batches;
+    PyTorch itself prints nothing. Returns the tensor, to be used in its place.
+
+    Raises:
+        Error: a setting is of another kind.
+    """
+    _tensors("ipu_print_tensor", tensor)
+    with translated():
+        return print_tensor(tensor, title, print_gradient=int(print_gradient), summarise_threshold=summarise_threshold,
+                            edge_items=edge_items, max_line_width=max_line_width, digits=digits, float_format=float_format,
+                            separator=separator, open_bracket=open_bracket, close_bracket=close_bracket)
 
 
-@not_there
-def ctc_beam_search_decoder(probs: torch.Tensor, lengths: torch.Tensor, blank: int = 0, beam_width: int = 100, top_paths: int = 1) -> NoReturn:
-    """Not there: return the log-probabilities, and decode them where the model is called."""
-    raise AssertionError
+def ctc_beam_search_decoder(probs: torch.Tensor, lengths: torch.Tensor, blank: int = 0, beam_width: int = 100,
+                            top_paths: int = 1) -> list[torch.Tensor]:
+    """The likeliest labellings of log-probabilities [T, N, C], with lengths [N], that a beam search finds: their
+    log-probabilities [N, top_paths], lengths, and classes [N, top_paths, T].
+
+    Raises:
+        Error: an argument is no tensor, or shapes and numbers do not fit.
+    """
+    _tensors("ctc_beam_search_decoder", probs, lengths)
+    with translated():
+        return list(found_beams(probs, lengths, blank, beam_width, top_paths))
 
 
 @not_there
@@ -244,19 +265,64 @@ def fps(src: torch.Tensor, ptr: list[int], ratio: float = 0.5, random_start: boo
     raise AssertionError
 
 
-@not_there
-def custom_op(inputs: Any, name: str, domain: str, domain_version: int, example_outputs: Any, attributes: Any = None) -> NoReturn:
-    """Not there, for it runs compiled C++ of another system: write what it computes with functions of PyTorch, and gradient and export follow."""
-    raise AssertionError
+LARGEST = float(np.finfo(np.float32).max)
+"""Of a float attribute."""
+
+
+def custom_op(inputs: Sequence[torch.Tensor], name: str, domain: str, domain_version: int,
+              example_outputs: Sequence[torch.Tensor],
+              attributes: Mapping[str, Any] | None = None) -> list[torch.Tensor]:
+    """An operator that `@tileflow.operator(domain, name)` declares in Python, where the reference loads compiled C++
+    (docs/custom-operators.md).
+
+    Args:
+        example_outputs: one for each output; types and shapes are those that the operator's declaration infers.
+        attributes: float (float32), int or str by name, or lists of one of them.
+
+    Raises:
+        ValueError: an attribute is of another kind. Error: a float is too large, the operator is not declared, or has
+            other outputs.
+    """
+    _tensors("custom_op", *inputs)
+    given = {name: _attribute(name, value) for name, value in (attributes or {}).items()}
+    with translated():
+        made = declared_op(inputs, name, domain, domain_version, given)
+    if len(made) != len(example_outputs):
+        raise Error(f"{domain}::{name} has {len(made)} outputs, and example_outputs are {len(example_outputs)}.")
+    return made
+
+
+def _attribute(name: Any, value: Any) -> Any:
+    """An attribute as a file has it: floats in float32."""
+    if not isinstance(name, str):
+        raise ValueError("All attribute keys must be strings.")
+    if isinstance(value, (list, tuple)):
+        if len({type(v) for v in value}) > 1:
+            raise ValueError("The types in a list/tuple attribute must all be the same.")
+        return [_attribute(name, v) for v in value]
+    if isinstance(value, bool) or not isinstance(value, (float, int, str)):
+        raise ValueError("Attribute values must be floats, ints, strings or a list/tuple of float, ints of strings.")
+    if isinstance(value, str) and not value.isascii():
+        raise ValueError(f"{value} contains non-ASCII characters.")
+    if isinstance(value, float) and abs(value) > LARGEST and not math.isinf(value):
+        raise Error(f"{value:g} is too {'high' if value > 0 else 'low'} for a Popart float attribute.")
+    return float(np.float32(value)) if isinstance(value, float) else value
 
 
 class CPU:
-    """Not there, for no Python runs within a program: everything runs on the CPU, so call the function as it is where PyTorch can export it, or
-    between two models."""
+    """A module or function of tensors that PyTorch itself computes in the midst of a compiled model, in inference."""
 
-    @not_there
     def __init__(self, layer_to_call: Callable[..., Any], ID: str) -> None:
-        """Not there: call the function as it is where PyTorch can export it, or between two models."""
+        """`ID` names it, and has no other effect."""
+        self.layer, self.ID = layer_to_call, ID
+        if isinstance(layer_to_call, torch.nn.Module):
+            layer_to_call.requires_grad_(False)
+        self._host = HostModule(layer_to_call)
+
+    def __call__(self, *args: torch.Tensor) -> Any:
+        """Call it (Error: within itself)."""
+        with translated():
+            return self._host(*args)
 
 
 # ---- scopes

@@ -187,7 +187,10 @@ class _Scope:
         name, attributes, operands, results, origin = _row(item, 5, at)
         kind = OPS.get(name) if type(name) is str else None
         if kind is None:
-            raise Fault(at, f"is {shown(name)}, an operator that tileflow lacks")
+            why = "tileflow lacks"
+            if type(name) is str and "::" in name:
+                why = "is not declared: tileflow.operator does that, before the program is read"
+            raise Fault(at, f"is {shown(name)}, an operator that {why}")
         at = f"{at} {name}"
         op = _guarded(lambda: read(attributes, kind, at, self._others), at)
         if op.attributes().get("whole"):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..executable.hosts import HostedRow
 from ..executable.image import DONE, DUE, LAST, MICRO, NAMED, STREAMS, UPDATE, Image, Judged, Owner, Rows, Span, Stage
 from ..graph import Node, Value
 from ..kernels.machine.boards import ROW_WORDS
@@ -39,15 +40,28 @@ from ..program.schedule import (
 )
 from ..state import Session
 from . import budget, update_steps
-from .binding import Blocks, Bound, BoundChoice, BoundCycle, BoundItem, Moving, Words, bind_items, every_bound
+from .binding import (
+    Blocks,
+    Bound,
+    BoundChoice,
+    BoundCycle,
+    BoundHost,
+    BoundItem,
+    Moving,
+    Words,
+    bind_items,
+    every_bound,
+)
 from .grouped_rows import gather
 from .segments import Segments
 
 COUNTERS: tuple[Counter, ...] = ("micro-batch", "update")
 
 
-def image_of(plan: Plan, session: Session, final: frozenset[str] = frozenset()) -> tuple[Image, Mapping[str, Leaf]]:
-    """A plan as an Image, and its leaves by what the cache calls their code; nothing is compiled for it.
+def image_of(plan: Plan, session: Session,
+             final: frozenset[str] = frozenset()) -> tuple[Image, Mapping[str, Leaf], Sequence[HostedRow]]:
+    """A plan as an Image, its leaves by what the cache calls their code, and what Python does in it; nothing is
+    compiled for it.
 
     The graphs' constants lie in the Image from now on, and the graphs' own arrays are views of them.
 
@@ -56,7 +70,7 @@ def image_of(plan: Plan, session: Session, final: frozenset[str] = frozenset()) 
         final: outputs of which only a call's last micro-batch is wanted.
     """
     maker = _Assembler(plan, session, final)
-    return maker.image(), maker.segments.leaves
+    return maker.image(), maker.segments.leaves, maker.hosts
 
 
 class _Distant(Word):
@@ -143,6 +157,7 @@ class _Assembler:
         self.words.add(*[0] * (NAMED + len(names)))
         self.counters: dict[Counter, Word] = {"micro-batch": self._word(MICRO), "update": self._word(UPDATE)}
         self.table = Table()
+        self.hosts: list[HostedRow] = []
         self.loops: list[int] = []
         self._counter: Counter = "micro-batch"            # that of the Repeat around
         self._waves: list[tuple[list[Together], list[Task]]] = []
@@ -277,6 +292,8 @@ class _Assembler:
         for item in items:
             if isinstance(item, Bound):
                 self._leaf(task, item, group.block[id(item)], self._owner(owner, item.row.node), parallel)
+            elif isinstance(item, BoundHost):
+                self._host(task, item, group.block[id(item)], self._owner(owner, item.item.node))
             elif isinstance(item, BoundChoice):
                 word = self._at(item.item.word, owner.ahead)
                 for value, branch in zip((1, 0), item.branches, strict=True):
@@ -303,6 +320,13 @@ class _Assembler:
         for ahead, patches in group.of(done):
             self._follow(task, patches, words[done], ahead)
         self._items(task, group, cycle.after, owner, parallel)
+
+    def _host(self, task: Task, bound: BoundHost, block: int, owner: Owner) -> None:
+        """What Python does, with the arrays whose addresses begin at a block."""
+        first = (block - self.words.at(0)) // 8
+        task.host_at(len(self.hosts), owner)
+        self.hosts.append(HostedRow(bound.item.call, tuple(range(first, first + len(bound.places))),
+                                    tuple(bound.item.types), owner))
 
     def _at(self, place: Place, ahead: int) -> Word:
         """A word of an arena."""

@@ -11,7 +11,7 @@ from typing import Any
 from ..executable.image import STREAMS, WORDS, virtual
 from ..kernels.machine.call import Address, Micro, Position, Seed
 from ..kernels.machine.leaf import Leaf, Numbers, scalar_word
-from ..lower.row import ArrayOperand, Count, Cycle, Either, Item, Place, Row
+from ..lower.row import ArrayOperand, Count, Cycle, Either, HostRow, Item, Place, Row
 from ..memory.alignment import blocks
 from ..program.schedule import Counter
 
@@ -56,12 +56,22 @@ def bind_items(items: Sequence[Item], resolve: Resolve, settled: Callable[[Place
             result += gather(bind([item for item in run if isinstance(item, Row)], resolve, settled))
             continue
         for item in run:
-            if isinstance(item, Either):
+            if isinstance(item, HostRow):
+                result.append(BoundHost(item, [resolve(a.place) for a in item.args]))
+            elif isinstance(item, Either):
                 result.append(BoundChoice(item, [bind_items(branch, resolve, settled, gather) for branch in item.branches]))
             elif isinstance(item, Cycle):
                 before, body, after = (bind_items(part, resolve, settled, gather) for part in (item.before, item.body, item.after))
                 result.append(BoundCycle(item, before, body, after))
     return result
+
+
+@dataclass
+class BoundHost:
+    """What Python does, and where its arrays lie."""
+
+    item: HostRow
+    places: list[int | Moving]
 
 
 @dataclass
@@ -82,13 +92,13 @@ class BoundCycle:
     after: list[BoundItem]
 
 
-BoundItem = Bound | BoundChoice | BoundCycle
+BoundItem = Bound | BoundHost | BoundChoice | BoundCycle
 
 
-def every_bound(items: Sequence[BoundItem]) -> Iterator[Bound]:
+def every_bound(items: Sequence[BoundItem]) -> Iterator[Bound | BoundHost]:
     """All bound rows, in order."""
     for item in items:
-        if isinstance(item, Bound):
+        if isinstance(item, Bound | BoundHost):
             yield item
         else:
             parts = item.branches if isinstance(item, BoundChoice) else (item.before, item.body, item.after)
@@ -172,11 +182,16 @@ class Blocks:
         self.moving: list[tuple[int, Moving]] = []
         """The index of a word, and what moves it."""
 
-    def add(self, bound: Bound) -> int:
+    def add(self, bound: Bound | BoundHost) -> int:
         """Append a row's block; returns the index of its first word."""
+        words = self._words
+        if isinstance(bound, BoundHost):
+            start = len(words)
+            for place in bound.places:
+                self._address(place)
+            return start
         if bound.members:
             return self._together(bound)
-        words = self._words
         start = len(words)
         parameters = bound.row.leaf.takes(bound.args)
         for p, arg in zip(parameters, bound.args, strict=True):
@@ -184,10 +199,7 @@ class Blocks:
                 address, shape, _ = arg
                 assert p.is_array, f"{bound.row.leaf.name}({bound.row.leaf.signature}) got shape {shape} for {p}"
                 assert len(shape) == p.ndim, f"{bound.row.leaf.name}({bound.row.leaf.signature}) got shape {shape} for {p}"
-                if isinstance(address, Moving):
-                    self.moving.append((words.add(0), address))
-                else:
-                    words.address(address)
+                self._address(address)
                 words.add(*shape)
             elif isinstance(arg, Micro):
                 self.moving.append((words.add(0), Moving("micro-batch", 1, 1 << 62, 0, STREAMS)))
@@ -206,6 +218,12 @@ class Blocks:
                 assert not p.is_array, f"{bound.row.leaf.name}({bound.row.leaf.signature}) got the number {arg} for {p}"
                 words.add(scalar_word(p.dtype, arg))
         return start
+
+    def _address(self, address: int | Moving) -> None:
+        if isinstance(address, Moving):
+            self.moving.append((self._words.add(0), address))
+        else:
+            self._words.address(address)
 
     def _together(self, bound: Bound) -> int:
         """The blocks of a row's members, what says where their ranges begin, and the block over them."""

@@ -62,6 +62,8 @@ class PieceCalls:
         if self._anchors.names:
             raise OptionError(f"{why}, and values within pieces cannot be anchored: make them outputs of the file, or "
                               "leave anchored_tensors out.")
+        if self._options.printed_tensors:
+            raise OptionError(f"{why}, and values within pieces cannot be printed: leave printed_tensors out.")
         for name in ("device_iterations", "replication_factor"):
             if getattr(self._options, name) != 1:
                 raise OptionError(f"{why}, and so one call is one iteration: leave "

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from ..custom import names
 from ..executable import notes
 from ..memory.types import TensorType
 from ..options.options import Options
@@ -51,16 +52,17 @@ def entry(file: ModelFile, options: Options, shaped: Sequence[Any], types: Seque
 
     Args:
         shaped: what else than file, options and the types of a call shapes the program, as values that can be written
-            down: an object, or a function, of somebody's own cannot.
+            down: an object, or a function, of somebody's own cannot. Operators of somebody's own count by their code.
     """
-    contents = file.contents()
-    if contents is None:
+    contents, codes = file.contents(), names.codes()
+    if contents is None or codes is None:
         return None
     digests = [file.digest, *(hashlib.sha256(part).hexdigest() for part in contents[1:])]
     told = {name: [getattr(options, name), options.given(name), options.given(name, files=False)]
             for name in options.declared()}
     try:
-        made = json.dumps([all_code(), digests, _written(told), _written(shaped), [[t.dtype, t.shape] for t in types]])
+        given = [[t.dtype, t.shape] for t in types]
+        made = json.dumps([all_code(), codes, digests, _written(told), _written(shaped), given])
     except TypeError:
         return None
     return Entry(hashlib.sha256(made.encode()).hexdigest(), contents)

@@ -18,12 +18,20 @@ if TYPE_CHECKING:
 
 
 def program_digest(program: Program) -> str | None:
-    """The digest of a Program; None where it is none that can be written down."""
+    """The digest of a Program, and of the code of users' operators in it; None where it is none that can be written down,
+    or nobody can tell the code."""
     from ..program.file import digest
     try:
-        return digest(program)
+        found = digest(program)
     except UnsupportedError:
         return None
+    kinds = {type(node.op) for graph in program.graphs for node in graph.walk()}
+    codes = {kind.name: kind.code() for kind in kinds if kind.code is not None}
+    if not codes:
+        return found
+    if None in codes.values():
+        return None
+    return hashlib.sha256(json.dumps([found, sorted(codes.items())]).encode()).hexdigest()
 
 
 def image_key(program: str, workers: int, precision: str, final: frozenset[str]) -> str:

@@ -33,9 +33,10 @@ def lowered_engine(program: Program, digest: str | None, session: Session, initi
     needs = budget.needs(budget.fixed(plan, final), states, session)
     budget.require(needs, program.training, program.batching.device_iterations)
     session.declare(states, initial)
-    image, leaves = image_of(plan, session, final)
+    image, leaves, hosts = image_of(plan, session, final)
     with seldom():
         compile_all(list(leaves.values()), progress)
-    if digest is not None:
+    if digest is not None and not hosts:
         store.save(image_key(digest, plan.workers, host.matmul_precision, final), image)
-    return Engine(image, session, [leaves[name].address for name in image.kernels], host.seed, host.detect_anomaly)
+    return Engine(image, session, [leaves[name].address for name in image.kernels], host.seed, host.detect_anomaly,
+                  hosts)

@@ -420,7 +420,11 @@ class Model:
     def _built(self, types: tuple[TensorType, ...]) -> tuple[compiler.Compilation, Mapping[str, np.ndarray]]:
         """The compilation for a call's arrays of these types, and what states start with."""
         graph, initial, micro, own = self._begun(types)
-        self.anchors.find(graph, isinstance(self.source, OnnxSource))
+        tensors_first = isinstance(self.source, OnnxSource)
+        self.anchors.find(graph, tensors_first)
+        if self.options.printed_tensors:
+            from ..passes.printing import printed
+            printed(graph, self.options.printed_tensors, tensors_first)
         compilation = self._build(graph, self._batching(micro), micro[own:])
         _check_inputs(compilation.program, micro)
         return compilation, initial

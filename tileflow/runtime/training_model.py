@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..custom.names import code_of
 from ..loss import ClassLoss, Loss
 from ..memory.types import TensorType, type_of
 from ..optim import Optimizer, bound, from_options, remembered
@@ -206,7 +207,8 @@ class TrainingModel(LossModel):
         from .. import compiler
         from ..compiler import CompileOptions
         from ..graph.digest import digest
-        self._fingerprint = digest(graph)
+        own = sorted({node.op.name for node in graph.walk() if node.op.code is not None})
+        self._fingerprint = " ".join([digest(graph), *(f"{name} {code_of(name)}" for name in own)])
         optimizer, loss = self._optimizer.compiled_in(), self._fitted(graph, more)
         chosen = replace(CompileOptions.of(self.options, self.source.precision), scaling=self.scaling,
                          loss_scaling=self._scale.first())

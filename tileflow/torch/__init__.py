@@ -10,18 +10,22 @@ except ImportError as error:
     ) from error
 
 from .annotations import ask, begin, exporting, identity_loss, scope, serialized_matmul
+from .custom import HostModule, custom_op, print_tensor
 from .executor import Executor, inference_model, load_executable, training_model
 from .function import Function
 
 __all__ = [
     "Executor",
     "Function",
+    "HostModule",
     "ask",
     "begin",
+    "custom_op",
     "exporting",
     "identity_loss",
     "inference_model",
     "load_executable",
+    "print_tensor",
     "scope",
     "serialized_matmul",
     "training_model",

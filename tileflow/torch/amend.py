@@ -10,6 +10,7 @@ from fractions import Fraction
 import numpy as np
 
 from ..graph import WRITTEN, Graph, Node, State, Value
+from ..importers.onnx.domains.marks import PRINT
 from ..ops.loss import IdentityLoss
 from ..ops.shape import Detach
 from ..system.errors import UnsupportedError
@@ -160,11 +161,13 @@ def _mark(graph: Graph, marks: Mapping[str, Asked]) -> None:
 
 
 def draw_nothing(graph: Graph) -> list[str]:
-    """Let dropout keep all, normal numbers be their mean and uniform ones the middle; returns what draws otherwise, and
-    still does."""
+    """Let dropout keep all, normal numbers be their mean and uniform ones the middle, and nothing be printed; returns what
+    draws otherwise, and still does."""
     others: list[str] = []
     instead: dict[Value, Value] = {}
     for node in graph.nodes:
+        if node.op.name == PRINT:
+            instead[node.outputs[0]] = node.operands[0]
         if not node.op.random:
             continue
         known = {f.name: getattr(node.op, f.name) for f in fields(node.op)}  # type: ignore[arg-type]

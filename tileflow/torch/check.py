@@ -15,6 +15,7 @@ from ..executable.engine import Engine
 from ..graph import Graph, Value
 from ..graph.copy import copied
 from ..importers.onnx import Imported
+from ..importers.onnx.domains.marks import DOMAIN, MARK, PRINT
 from ..program.batching import Batching
 from ..runtime.executable import make_engine
 from ..runtime.host import Host
@@ -259,7 +260,11 @@ class _Interpreter(torch.fx.Interpreter):
         self.results: dict[str, np.ndarray] = {}
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
-        return args[0][0].clone() if "onnx_symbolic" in str(target) else super().call_function(target, args, kwargs)
+        if "onnx_symbolic" not in str(target):
+            return super().call_function(target, args, kwargs)
+        if args[1] not in (f"{DOMAIN}::{MARK}", f"{DOMAIN}::{PRINT}"):
+            raise UnsupportedError(f"{args[1]} is no function of PyTorch's")
+        return args[0][0].clone()
 
     def run_node(self, n: torch.fx.Node) -> object:
         result = super().run_node(n)

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..system.errors import UnsupportedError
 from .annotations import Asked, exporting
+from .custom import ctc_loss
 
 LOSSES: frozenset[Any] = frozenset(
     {
@@ -154,7 +155,8 @@ def _padded(
     return torch.where(is_padding.unsqueeze(-1), export.mark(rows, Asked(detached=True)), rows)
 
 
-INSTEAD_OF: dict[Any, Callable[..., torch.Tensor | None]] = {F.cross_entropy: _smoothed, F.embedding: _padded}
+INSTEAD_OF: dict[Any, Callable[..., torch.Tensor | None]] = {
+    F.cross_entropy: _smoothed, F.embedding: _padded, F.ctc_loss: ctc_loss}
 """What is computed, while an export is under way, in place of functions of which exporters drop something; None:
 nothing is."""
 

@@ -36,6 +36,7 @@ from .activation import (
 from .attention import (
     scaled_dot_product_attention,
 )
+from .ctc import ctc_beam_search_decoder, ctc_loss
 from .linear import (
     bilinear,
     conv1d,
@@ -174,6 +175,8 @@ __all__ = [
     "cosine_embedding_loss",
     "cosine_similarity",
     "cross_entropy",
+    "ctc_beam_search_decoder",
+    "ctc_loss",
     "cumprod",
     "cumsum",
     "det",
