@@ -93,7 +93,8 @@ def detector(path: Path) -> None:
     """Boxes whose scores are above 0.5."""
     weights = {"half": np.array(0.5, np.float32), "axis": np.array([0])}
     nodes = [node("ReduceMean", ["image"], ["means"], axes=[2, 3], keepdims=0), node("Greater", ["means", "half"], ["good"]),
-             node("Flatten", ["good"], ["two"], axis=0), node("Squeeze", ["two", "axis"], ["flags"]), node("Compress", ["means", "flags"], ["scores"]),
+             node("Flatten", ["good"], ["two"], axis=0), node("Squeeze", ["two", "axis"], ["flags"]),
+             node("Compress", ["means", "flags"], ["scores"]),
              node("NonZero", ["good"], ["found"]), node("Transpose", ["found"], ["boxes"])]
     onnx.save(model_of(nodes, [port("image", [1, 8, "H", "W"])], [port("boxes", ["K", 2], "int64"), port("scores", ["K"])], weights),
               path)

@@ -29,6 +29,7 @@ ELSEWHERE = {
     ("docs/optimizers.md", ""): "tests/optim/test_optimizers_page.py",
     ("docs/options.md", "# poptorch.conf"): "tests/options/test_options_pages.py",
     ("docs/pytorch.md", ""): "tests/torch_bridge/test_torch_page.py",
+    ("docs/serving.md", "ThreadingHTTPServer"): "tests/documents/test_serving.py",
     ("examples/README.md", ""): "tests/api/test_examples.py",
     ("README.md", "make demo"): ".ci/run",
     ("README.md", "import tileflow.torch"): "tests/torch_bridge/test_torch_page.py",
