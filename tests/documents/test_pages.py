@@ -116,6 +116,7 @@ def _run(block: Block, folder: Path, names: dict[str, Any]) -> None:
 WITH_CODE = [page for page in pages.PAGES if runnable(page)]
 
 
+@pytest.mark.filterwarnings("ignore:::lightning", "ignore:.*treespec")
 @pytest.mark.parametrize("page", [page if page in FAST else pytest.param(page, marks=pytest.mark.exhaustive) for page in WITH_CODE])
 def test_a_page(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run(page, tmp_path, monkeypatch)

@@ -116,7 +116,8 @@ def test_our_words_are_there(page: str) -> None:
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("page", TABLES)
-def test_their_words_are_there(page: str) -> None:
+def test_their_words_are_there(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERAS_BACKEND", "torch")                       # else it wants TensorFlow
     homes = [pytest.importorskip(module, reason="looks up names of onnxruntime-training") if "training" in module else needs(module)
              for module in TABLES[page]]
     for theirs, _ in rows(page):
