@@ -7,7 +7,7 @@ TESTS := $(RUN) -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 # Tests start hundreds of processes, and each would compile all of tileflow's Python anew where none of it may be kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test quick check lint bench doctor wheel release clean help
+.PHONY: demo test quick check lint docs bench doctor wheel release clean help
 
 demo: $(VENV)/ready            ## train a small CNN from an ONNX file on real handwritten digits
 	$(RUN) -m tileflow train digits_cnn.onnx --data digits --epochs 10 --micro-batch-size 16 --gradient-accumulation 2 --device-iterations 4 --learning-rate 0.003
@@ -26,6 +26,10 @@ lint: $(VENV)/ready            ## ruff and mypy
 	$(VENV)/bin/pip install --quiet ruff mypy
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy -p tileflow
+
+docs: $(VENV)/ready            ## build the documentation's site, site/index.html
+	$(VENV)/bin/pip install --quiet -e '.[docs]'
+	$(VENV)/bin/zensical build --strict --clean
 
 bench: $(VENV)/ready           ## compare with PyTorch (installs the peers)
 	$(VENV)/bin/pip install --quiet -e '.[bench]'
@@ -52,7 +56,7 @@ release: wheel                 ## check what would be released: metadata, README
 	$(RUN) -m bench.releasing dist
 
 clean:                         ## remove what the other verbs made
-	rm -rf $(VENV) build dist *.egg-info runs
+	rm -rf $(VENV) build dist site *.egg-info runs
 
 help:                          ## this list
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/'

@@ -124,7 +124,7 @@ What differs on purpose:
 import lightning.pytorch as pl
 from tileflow.lightning import IPUStrategy                  # pip install 'tileflow-engine[lightning]'
 
-trainer = pl.Trainer(accelerator="ipu", devices=4, accumulate_grad_batches=2, strategy=IPUStrategy(device_iterations=8))
+trainer = pl.Trainer(accelerator="ipu", devices=4, max_epochs=3, accumulate_grad_batches=2, strategy=IPUStrategy(device_iterations=8))
 trainer.fit(module)
 ```
 

@@ -63,6 +63,9 @@ def names(path: Path) -> frozenset[str]:
             found.add(node.attr)
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             found |= {alias.asname or alias.name.split(".")[0] for alias in node.names}
+        if isinstance(node, ast.ImportFrom) and node.level and node.names[0].name == "*":          # a face that shows another one
+            other = path.parents[node.level - 1].joinpath(*(node.module or "").split("."))
+            found |= names(other / "__init__.py" if other.is_dir() else other.with_suffix(".py"))
     return frozenset(found)
 
 

@@ -5,7 +5,7 @@ a new entry, in order of speed.
 """
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from .features import features
 
@@ -39,7 +39,7 @@ class Cpu:
     registers: int
     tile: Tile
     rates: Rates
-    needs: frozenset[str]                  # features, as LLVM names them, by which the path is detected
+    needs: frozenset[str] = field(repr=False)       # features, as LLVM names them, by which the path is detected; not in the text, which names code
     processor: str                         # the first one that has them, as LLVM names it
     features: str                          # of that one's, those that code may use (`target`)
     fma: bool = False                      # fused multiply-add; without it the product is rounded, too: other bits, wider bounds of error

@@ -85,10 +85,10 @@ COMMANDS = [
         "resume with the same settings, or start anew in another folder."),
     Row(14, "train linear.onnx --data flowers.npz --out run && train --resume --out run --data far.npz",
         "run/checkpoint.safetensors was made with other data (64 rows, this run has 64; shapes, types or values differ); give the data that the run "
-        "began with, start anew in another folder, or go on all the same with allow_other_data (--allow-other-data)."),
+        "began with, start anew in another folder, or go on all the same with allow_other_data (--allow-other-data). See docs/schedules.md."),
     Row(14, "train linear.onnx --data flowers.npz --out run && train unscoped.onnx --resume --out run",
         "run/checkpoint.safetensors belongs to another model: operators, attributes, names or sizes of its graph, or what of it is trained, differ; "
-        "give the model that the run began with, or start anew in another folder."),
+        "give the model that the run began with, or start anew in another folder. See docs/schedules.md."),
     Row(14, "train linear.onnx --data flowers.npz --optimizer sgd --momentum 0.9 --out run && train --resume --out run --momentum 0.8",
         "run/checkpoint.safetensors was made with the optimizer's momentum = 0.9, this run has 0.8; resume with the same settings, or start anew in "
         "another folder."),
@@ -107,7 +107,7 @@ COMMANDS = [
         "Loss mse: the model gives one number per row and the labels are whole numbers from 0 to 12.", 0),
     Row(6, "train column.onnx --data bits.npz",
         "The loss cannot be decided: the model gives one number per row and the labels are 0 and 1 only, which may be yes and no or numbers. "
-        "Choose it with --loss: bce_with_logits for yes or no or mse for numbers to be predicted."),
+        "Choose it with --loss: bce_with_logits for yes or no or mse for numbers to be predicted. See docs/losses.md."),
     Row(6, "train column.onnx --data shares.npz --loss bce",
         "Data shares.npz: the label 1.5 of row 1 is outside of 0..1, which the loss bce takes; for other numbers choose --loss mse."),
     Row(6, "train linear.onnx --data from-one.npz", "Data from-one.npz: the label 3 of row 2 is outside of the model's classes 0..2; classes are "
@@ -304,7 +304,8 @@ CALLS = [
          "give SGD what it should use, or leave one of them out."),
     Call(10, lambda: tileflow.training_model(nn.Linear(4, 3), micro_batch_size=5)(*XY), ShapeError,
          "Invalid batch dimension: the input [32, 4] has 32 rows, but micro_batch_size was set, so that a call takes 5: micro_batch_size (5) * "
-         "device_iterations (1) * gradient_accumulation (1); give as many, or leave micro_batch_size out, and it follows from the first call."),
+         "device_iterations (1) * gradient_accumulation (1); give as many, or leave micro_batch_size out, and it follows from the first call. "
+         "See docs/batching.md."),
     Call(10, lambda: tileflow.train("linear.onnx", data=XY, optimizer=tileflow.optim.SGD), OptionError,
          f"optimizer must be a name ({', '.join(OPTIMIZERS)}) or an optimizer such as tileflow.optim.SGD(lr=0.1), "
          "not the class SGD."),
@@ -320,7 +321,8 @@ CALLS = [
          "callbacks takes objects of tileflow.callbacks.Callback, not builtin_function_or_method."),
     Call(10, lambda: called_twice(XY[0][:4], XY[0][:8]), ShapeError,
          "Invalid batch dimension: the input [8, 4] has 8 rows, but micro_batch_size was set, so that a call takes 4: micro_batch_size (4) * "
-         "device_iterations (1) * gradient_accumulation (1); give as many, or leave micro_batch_size out, and it follows from the first call."),
+         "device_iterations (1) * gradient_accumulation (1); give as many, or leave micro_batch_size out, and it follows from the first call. "
+         "See docs/batching.md."),
     Call(0, lambda: tileflow.inference_model(nn.Linear), ModelError,
          "A model is the path of an ONNX file, what tileflow.load returns, or a network of layers, not the class Linear."),
     Call(0, lambda: tileflow.train("linear.onnx", data=[*XY]), DataError,

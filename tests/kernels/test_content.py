@@ -69,12 +69,13 @@ def test_names_are_the_same_in_every_process() -> None:
     """Else every start would compile anew."""
     script = "from test_content import BODIES, leaf\nfor kind in BODIES:\n    print(leaf(kind, '2.0').stored_name)\n"
     script += "from tileflow.kernels.rows import row_leaf\nfrom tileflow.kernels.attention.float32 import attention_leaf\n"
-    script += "print(row_leaf('softmax', 'f4').stored_name, attention_leaf('f4').stored_name)\n"
+    script += "from tileflow.kernels.gemm.tiles import pack_leaf\nfrom tileflow.kernels.isa.paths import PATHS\n"
+    script += "print(row_leaf('softmax', 'f4').stored_name, attention_leaf('f4').stored_name, pack_leaf('f4', PATHS['amx']).stored_name)\n"
     found = {subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=100, check=True,
                             env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": PATH}).stdout
              for seed in ("1", "2")}
     assert len(found) == 1
-    assert len(next(iter(found)).split()) == len(BODIES) + 2
+    assert len(next(iter(found)).split()) == len(BODIES) + 3
 
 
 def test_functions_that_know_each_other_have_a_hash() -> None:

@@ -28,7 +28,7 @@ def test_a_changed_helper_needs_all_that_read_it() -> None:
 
 def test_every_folder_of_tests_is_a_room_or_says_what_it_is() -> None:
     rooms = {house.part_of(module) for module in house.House(house.files()).paths}
-    others = {"bench", "conformance", "models", "oracle", "structure"}
+    others = {"bench", "conformance", "documents", "models", "oracle", "structure"}
     assert {folder.name.removesuffix(quick.BRIDGE) for folder in quick.FOLDERS if folder != TESTS} <= rooms | others
 
 

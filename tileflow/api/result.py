@@ -130,7 +130,7 @@ class TrainResult:
             keep_training_mode: leave batch normalisation and dropout as the model has them, instead of writing the form
                 for inference; by default the run's option.
             form: for networks of layers, how they become a file: opset, batch, input_names, output_names, as
-            `tileflow.save_onnx` has them.
+                `tileflow.save_onnx` has them.
 
         Raises:
             ModelError: what was asked is for other models, or the written one computes something else.

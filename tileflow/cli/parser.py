@@ -11,11 +11,11 @@ from ..options.uses import check_use
 from ..options.verbs import COMMANDS as VERBS
 from ..system.errors import OptionError
 from ..system.version import VERSION
-from . import compare, compile, doctor, explore, infer, inspect, report, runs, train, tune
+from . import compare, compile, completion, doctor, explore, infer, inspect, report, runs, train, tune
 from .arguments import OPTIONS_FLAG
 
 COMMANDS = {"train": train, "infer": infer, "inspect": inspect, "compare": compare, "compile": compile, "tune": tune, "explore": explore,
-            "report": report, "runs": runs, "doctor": doctor}
+            "report": report, "runs": runs, "doctor": doctor, "completion": completion}
 """Rooms by command: HELP is its sentence, EPILOG what stands below its help, `add` makes its arguments, `run` does it."""
 DEBUG = "--debug"
 
@@ -84,4 +84,5 @@ def make_parser() -> argparse.ArgumentParser:
         every = OPTIONS_FLAG in sub._option_string_actions
         sub.add_argument("-h", "--help", action=_Help, help="show the common flags, or all of them" if every else "show this message")
         sub.set_defaults(flags=[flag for action in sub._actions for flag in action.option_strings])
+    commands.choices["completion"].set_defaults(parser=parser)          # of which it tells
     return parser

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from ..memory.types import TensorType
 from ..options.options import Options
-from ..system.errors import DataError, ModelError, OptionError
+from ..system.errors import DataError, ModelError, OptionError, see
 from .base import Build, Loss
 from .classes import ClassLoss, class_axes
 from .head import Head, head_of
@@ -157,4 +157,4 @@ def _notes(loss: ClassLoss, head: Head | None) -> Iterator[str]:
 def _ask(why: str, among: Sequence[str], more: str = "") -> NoReturn:
     """Ask for the option."""
     choices = " or ".join(_MEANINGS[name] for name in among)
-    raise OptionError(f"The loss cannot be decided: {why}. Choose it with --loss: {choices}{more}.")
+    raise OptionError(f"The loss cannot be decided: {why}. Choose it with --loss: {choices}{more}.{see('losses')}")

@@ -5,7 +5,7 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..system.errors import OptionError
+from ..system.errors import OptionError, see
 from .attributes import Owner, check_number
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class ParamGroup(MutableMapping[str, Any]):
                 known = [s.known_as for s in parameters]
                 more = f" and {len(known) - LISTED} more" if len(known) > LISTED else ""
                 raise OptionError(f"{kind}: group {self.name} matches nothing: {shown} fits no parameter of this model, which has "
-                                  f"{', '.join(known[:LISTED])}{more}.")
+                                  f"{', '.join(known[:LISTED])}{more}.{see('optimizers')}")
             found |= names
         return found
 

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from ..executable.failure import KEPT
-from ..system.errors import NoUpdateError, TrainingError
+from ..system.errors import NoUpdateError, TrainingError, see
 
 
 def uncounted(what: str, where: str) -> TrainingError:
@@ -19,9 +19,9 @@ def stuck(automatic: str, scale: float, skipped: int, updates: int) -> TrainingE
     kept = "the weights are as after the last good one"
     if automatic == "off":
         return TrainingError(f"The loss or a gradient was not finite in each of the last {skipped} updates (up to update {updates}), which were "
-                             f"skipped; {kept}: {NO_CAUSE}.")
+                             f"skipped; {kept}: {NO_CAUSE}.{see('loss-scaling')}")
     return TrainingError(f"The loss scale has fallen to {scale:g}, its least value, and the loss or a gradient is still not finite after "
-                         f"{skipped} skipped updates (up to update {updates}); {kept}: {NO_CAUSE}.")
+                         f"{skipped} skipped updates (up to update {updates}); {kept}: {NO_CAUSE}.{see('loss-scaling')}")
 
 
 def none_counted(epoch: int, updates: int, scale: float | None) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..options.options import Options, declarations, renamed
-from ..system.errors import CheckpointError, OptionError
+from ..system.errors import CheckpointError, OptionError, see
 from ..system.version import VERSION
 from .data import Dataset
 from .training_model import TrainingModel
@@ -49,7 +49,7 @@ def differences(path: Path, made: Mapping[str, Any], now: Mapping[str, Any], mod
         other = "" if made.get("version") == now["version"] else f" tileflow {made.get('version')} wrote it, and another version may read a model " \
             "differently: go on with that one."
         raise CheckpointError(f"{path} belongs to another model: operators, attributes, names or sizes of its graph, or what of it is trained, "
-                              f"differ; give the model that the run began with, or start anew in another folder.{other}")
+                              f"differ; give the model that the run began with, or start anew in another folder.{other}{see('schedules')}")
     said = _optimizer(path, _table(made, "optimizer"), _table(now, "optimizer"))
     if loss_scaling(made) != now["loss_scaling"]:
         said.append(f"Going on with loss_scaling = {now['loss_scaling']:g} in place of {loss_scaling(made):g}.")
@@ -59,7 +59,7 @@ def differences(path: Path, made: Mapping[str, Any], now: Mapping[str, Any], mod
         if not options.allow_other_data:
             raise CheckpointError(f"{path} was made with other data ({made.get('rows')} rows, this run has {now['rows']}; shapes, types or values "
                                   "differ); give the data that the run began with, start anew in another folder, or go on all the same with "
-                                  "allow_other_data (--allow-other-data).")
+                                  f"allow_other_data (--allow-other-data).{see('schedules')}")
         said.append(f"Going on with other data: {now['rows']} rows, {made.get('rows')} before.")
     longer = [name for name in model.optimizer.variable if getattr(getattr(model.optimizer, name), "follows_run", False)]
     for name, what in (("epochs", "epoch"), ("max_updates", "update")):

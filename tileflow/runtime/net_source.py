@@ -14,7 +14,7 @@ from ..nn import Buffer, Module, record
 from ..options.options import Options
 from ..passes.head import last_layer, split_head
 from ..precision.types import Precision
-from ..system.errors import DataError, OptionError
+from ..system.errors import DataError, OptionError, see
 from .data import Dataset
 from .host import Host, Progress
 from .source import Signature
@@ -81,7 +81,7 @@ class NetSource:
         for pattern in (*frozen, *trainable):
             if not any(s.fits(pattern) for s in parameters):
                 raise OptionError(f"The pattern {pattern!r} fits no parameter of {type(self.net).__name__}; they are "
-                                  f"{', '.join(s.name for s in parameters)}.")
+                                  f"{', '.join(s.name for s in parameters)}.{see('finetuning')}")
         for state in parameters:
             wanted = not (trainable or head) or state.name in last or any(state.fits(p) for p in trainable)
             chosen = wanted and not any(state.fits(p) for p in frozen)

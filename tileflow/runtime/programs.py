@@ -10,7 +10,7 @@ from ..executable.engine import Engine
 from ..memory.types import TensorType
 from ..options.options import Options
 from ..state import build
-from ..system.errors import DataError, ShapeError, TileflowError, TypeMismatchError
+from ..system.errors import DataError, ShapeError, TileflowError, TypeMismatchError, see
 from ..system.logs import logger
 from ..system.spans import span
 from .executable import Recent, Signature
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .. import compiler
     from ..program.program import Program
 
-HINT = "the model was compiled for other inputs; call destroy() to compile it anew, or set on_new_shape='compile'."
+HINT = "the model was compiled for other inputs; call destroy() to compile it anew, or set on_new_shape='compile'." + see("serving#rows")
 
 
 class Compiled:

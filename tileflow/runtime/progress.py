@@ -1,17 +1,38 @@
-"""Bars for a person at a terminal: over kernels that are compiled, and over what searches try."""
+"""Bars for a person at a terminal or a notebook: over kernels that are compiled, and over what searches try."""
 from __future__ import annotations
 
 import sys
 import time
+import warnings
 from typing import Any, TextIO
 
-from tqdm import tqdm
+from tqdm import TqdmWarning, tqdm
 
 from ..system.terminal import say
 from ..system.text import one_line
 
 BAR_DELAY = 0.5
 """Seconds that compiling takes before it gets a bar: reading kernels from the cache does not."""
+
+
+def in_notebook() -> bool:
+    """Whether this process is a notebook's kernel, whose streams are no terminals and show bars all the same."""
+    return "ipykernel.zmqshell" in sys.modules                      # as tqdm tells
+
+
+def wanted(stream: TextIO) -> bool:
+    """Whether bars are shown where nobody says."""
+    return stream.isatty() or in_notebook()
+
+
+def make_bar(stream: TextIO, **settings: Any) -> Any:
+    """A bar of tqdm's: in a notebook the one that fits what is installed there (ipywidgets or text), else a line of text."""
+    if not in_notebook():
+        return tqdm(file=stream, **settings)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TqdmWarning)               # a notebook without ipywidgets has bars of text
+        from tqdm.auto import tqdm as fitting
+    return fitting(file=stream, **settings)
 
 
 class CompileBar:
@@ -36,7 +57,7 @@ class CompileBar:
         from ..kernels.machine import cache
         cache.on_compile.append(self._compiled.append)
         self._began = time.monotonic()
-        self._bar = tqdm(total=total, file=self.stream, unit="kernel", leave=False, disable=not self.bars, delay=BAR_DELAY,
+        self._bar = make_bar(self.stream, total=total, unit="kernel", leave=False, disable=not self.bars, delay=BAR_DELAY,
                          bar_format="{desc}: {n_fmt}/{total_fmt} |{bar}| {elapsed}")
 
     def close(self) -> None:
@@ -57,7 +78,7 @@ class TuneBar:
     """A bar over the programs that a search analyses. Call it with (programs analysed, at most, best setting so far)."""
 
     def __init__(self, bars: bool, stream: TextIO | None = None) -> None:
-        self._bar = tqdm(total=0, file=stream or sys.stderr, unit="program", leave=False, disable=not bars, desc="Tuning",
+        self._bar = make_bar(stream or sys.stderr, total=0, unit="program", leave=False, disable=not bars, desc="Tuning",
                          bar_format="{desc}: {n_fmt} of at most {total_fmt} |{bar}| {elapsed} {postfix}")
 
     def __call__(self, done: int, most: int, best: str) -> None:
@@ -74,7 +95,7 @@ class ExploreBar:
     """A bar over the settings of an exploration. Call it with (settings tried, how many, the fastest so far)."""
 
     def __init__(self, bars: bool, stream: TextIO | None = None) -> None:
-        self._bar = tqdm(total=0, file=stream or sys.stderr, unit="setting", leave=False, disable=not bars, desc="Exploring", mininterval=0,
+        self._bar = make_bar(stream or sys.stderr, total=0, unit="setting", leave=False, disable=not bars, desc="Exploring", mininterval=0,
                          bar_format="{desc}: {n_fmt} of {total_fmt} |{bar}| {elapsed}<{remaining} {postfix}")
 
     def __call__(self, done: int, count: int, best: str) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from ..memory.types import TensorType
 from ..options.options import Options
 from ..program.replicas import Grouping
-from ..system.errors import ShapeError
+from ..system.errors import ShapeError, see
 
 
 class Rows:
@@ -41,11 +41,11 @@ class Rows:
                 raise ShapeError(
                     f"Invalid batch dimension: the input {list(t.shape)} has {rows} rows, but micro_batch_size was "
                     f"set, so that a call takes {micro * count}: micro_batch_size ({micro}) * {by}; "
-                    "give as many, or leave micro_batch_size out, and it follows from the first call.")
+                    f"give as many, or leave micro_batch_size out, and it follows from the first call.{see('batching')}")
             if rows % count or rows == 0:
                 raise ShapeError(
                     f"Invalid batch dimension: in the input {list(t.shape)}, the batch dimension ({rows}) must be a "
-                    f"positive multiple of {by} = {count}, because it is divided by that to give the micro-batch.")
+                    f"positive multiple of {by} = {count}, because it is divided by that to give the micro-batch.{see('batching')}")
             result.append(t if not t.rank else t.with_shape((rows // count, *t.shape[1:])))
         return tuple(result)
 

@@ -10,6 +10,12 @@ LONGEST = 20_000
 """Characters of an error's sentence: one may list many nodes."""
 
 
+def see(page: str) -> str:
+    """The end of a sentence that a page of the documentation explains: `see("batching")`; "tiles#levers" names a heading, too."""
+    name, _, heading = page.partition("#")
+    return f" See docs/{name}.md{'#' if heading else ''}{heading}."
+
+
 class TileflowError(Exception):
     """Anything a user can mend: the command line prints its sentence and exits with code 2. The sentence is one line of printable
     characters, whatever the names in it hold."""
@@ -87,7 +93,7 @@ class OutOfTileMemoryError(TileflowError, MemoryError):
         most = "; ".join(f"{layer} {nbytes:,} ({', '.join(f'{k} {n:,}' for k, n in kinds.items())})" for layer, nbytes, kinds in contributors)
         tried = " ".join(levers) if levers else "Nothing that was tried makes it fit."
         super().__init__(f"Out of tile memory: tile {tile} needs {demand:,} bytes and has {bound:,}, {demand - bound:,} too many. "
-                         f"The most of it, by layer: {most}. {tried}")
+                         f"The most of it, by layer: {most}. {tried}{see('tiles')}")
 
     @property
     def remedies(self) -> list[Mapping[str, Any]]:

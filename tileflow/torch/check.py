@@ -20,7 +20,7 @@ from ..program.batching import Batching
 from ..runtime.executable import make_engine
 from ..runtime.host import Host
 from ..state import Session
-from ..system.errors import UnsupportedError
+from ..system.errors import UnsupportedError, see
 from ..system.text import one_line
 from .amend import amend, draw_nothing
 from .calls import Form, array_of
@@ -210,7 +210,7 @@ def _sentence(
               else f"of shape {list(ours.shape)} where PyTorch has {list(want.shape)}")
     return (
         f"{type(module).__name__}, exported by {made.by}, computes something else than the module: {name}{where} is "
-        f"{number}.{begins} Nothing was compiled; write that part of forward() with other functions."
+        f"{number}.{begins} Nothing was compiled; write that part of forward() with other functions.{see('pytorch#what-exporters-lose')}"
     )
 
 

@@ -32,10 +32,10 @@ class ModelCheckpoint(Monitored):
         save_top_k: how many are kept; -1: all.
         every_n_epochs: at the end of so many epochs.
         every_n_updates: after so many updates instead, exactly. With a figure of the test data eval_every must divide
-        it.
+            it.
         onnx: keep the model as an ONNX file as well.
         filename: a pattern of {epoch} and {updates}; by default `best` where one is kept by a figure, else
-        `epoch=3-updates=1200`.
+            `epoch=3-updates=1200`.
     """
 
     monitor: str | None = None                                  # type: ignore[assignment]

@@ -9,7 +9,7 @@ from tqdm import tqdm
 from ...system.terminal import encodable, say
 from ...system.text import printable
 from ..history import Epoch
-from ..progress import CompileBar
+from ..progress import CompileBar, make_bar, wanted
 from .base import Callback
 from .logs import Logs
 
@@ -17,14 +17,14 @@ from .logs import Logs
 class ProgressBar(Callback):
     """Bars and notes on standard error, one line per epoch on standard output.
 
-    bars: None shows bars on a terminal only.
+    bars: None shows bars on a terminal and in notebooks.
     """
 
     transient: ClassVar[tuple[str, ...]] = ("_bar", "_loss_sum", "_samples", "_scheduled", "_rate")
 
     def __init__(self, bars: bool | None = None, out: TextIO | None = None, err: TextIO | None = None) -> None:
         self.out, self.err = out or sys.stdout, err or sys.stderr
-        self.bars = self.err.isatty() if bars is None else bars
+        self.bars = wanted(self.err) if bars is None else bars
         self._compile_bar = CompileBar(self.bars, self.err)
         self._bar: Any = None
         self._loss_sum, self._samples = 0.0, 0
@@ -44,9 +44,8 @@ class ProgressBar(Callback):
     def on_epoch_begin(self, epoch: int, logs: Logs) -> None:
         self.close()
         self._loss_sum, self._samples = 0.0, 0
-        self._bar = tqdm(total=self.run.batches or None, file=self.err, unit="batch", leave=False,
-                         disable=not self.bars,
-                         desc=f"Epoch {epoch + 1}/{self.run.epochs}")
+        self._bar = make_bar(self.err, total=self.run.batches or None, unit="batch", leave=False, disable=not self.bars,
+                             desc=f"Epoch {epoch + 1}/{self.run.epochs}")
 
     def on_train_batch_end(self, batch: int, logs: Logs) -> None:
         self._note(logs["learning_rates"])

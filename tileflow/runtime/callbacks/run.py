@@ -94,7 +94,7 @@ class TrainingRun:
 
         Args:
             name: the file is `<folder>/<name>.safetensors`, which train(resume=path) goes on from; by default the run's
-            own.
+                own.
             onnx: write `<name>.onnx`, the model with these weights, as well.
         """
         self.requests.append(Request(kept_name(name) if name else "", onnx))

@@ -13,7 +13,7 @@ from ...feed.items import Batch, Chosen, Items, Stream, array_of
 from ...memory.tensor import kind_of
 from ...memory.types import TensorType
 from ...options.options import Options
-from ...system.errors import DataError
+from ...system.errors import DataError, see
 from .classes import numbered
 from .columns import LOOKED_AT, UNKNOWN_LENGTH, Column
 from .scaling import Scaling, Statistics, resolve
@@ -336,7 +336,7 @@ class Dataset:
         what = (f"The model has no input for {', '.join(spare)}; it has inputs {', '.join(names)}" if len(taken) == len(names) else
                 f"The model has inputs {', '.join(names)}; data {self.name} have {', '.join(have)}")
         raise DataError(f"{what}. Leave out what is not fed, or name the arrays or columns to use, in the order of the model's inputs, with the "
-                        "option inputs.")
+                        f"option inputs.{see('data-loading')}")
 
 
 def _channels_first(array: np.ndarray) -> np.ndarray:
