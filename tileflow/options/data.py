@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from .declaration import declared
-from .kinds import COUNT, Choice, FilePath, Flag, Integer, Names, Number, Numbers, Range, Text
+from .kinds import COUNT, Choice, FilePath, Flag, Integer, Integers, Names, Number, Numbers, Range, Text
 
 _option = functools.partial(declared, "data")
-DataFormat = Literal["auto", "npz", "npy", "idx", "csv"]
+DataFormat = Literal["auto", "npz", "npy", "idx", "csv", "images"]
 SyntheticData = Literal["none", "zeros", "normal"]
 DataLoaderMode = Literal["sync", "async", "async_rebatched"]
 
@@ -20,7 +20,7 @@ class DataOptions:
     """Where rows come from, what of them is taken, and how they are read."""
 
     data: str | None = _option(
-        None, FilePath(), "training data: a folder, an .npz, .npy or .csv file, or the name digits", optional=True,
+        None, FilePath(), "training data: a folder (of images by class, too), an .npz, .npy or .csv file, or the name digits", optional=True,
         common=True, free=True)
     test_data: str | None = _option(
         None, FilePath(), "data to measure accuracy with after each epoch", optional=True, common=True,
@@ -38,6 +38,9 @@ class DataOptions:
         0.0, Number(Range(least=0, below=1)),
         "share of the training rows kept for measuring, where the data have no test part", common=True, free=True,
         known_as=("val_split",))
+    image_size: tuple[int, ...] = _option(
+        (), Integers(COUNT), "height and width of the images that files are decoded to (one number: both); by default "
+        "what the model's input says, else the size of the first image", known_as=("img_size", "imgsz"))
     shuffle: bool = _option(True, Flag(), "draw the training rows in a new random order each epoch", verbs=("train",))
     drop_last: bool = _option(
         True, Flag(),

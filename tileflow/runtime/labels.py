@@ -16,7 +16,7 @@ from ..options.options import Options
 from ..system.errors import DataError
 from .data import Dataset, Scaling
 from .data.classes import CHUNK, from_one_hot, renumbered
-from .data.columns import Column
+from .data.columns import Column, Known
 from .source import Source
 
 
@@ -89,7 +89,7 @@ def ready(dataset: Dataset, choice: ChosenLoss, output: TensorType, classes: tup
         if dataset.classes is None or classes is None:
             have, other = ("numbers", "strings") if dataset.classes is None else ("strings", "numbers")
             raise DataError(f"The labels of data {dataset.name} are {have}, those of the training data {other}; give both in one form.")
-        dataset = dataset.with_labels(renumbered(dataset.label.array, dataset.classes, classes, f"Data {dataset.name}"), classes)
+        dataset = dataset.with_labels(renumbered(dataset.label.array[:], dataset.classes, classes, f"Data {dataset.name}"), classes)
     assert dataset.label is not None
     if choice.one_hot is not None and dataset.whole:
         raise DataError(f"The labels of data {dataset.name} are one-hot; with whole_elements give class numbers.")
@@ -112,7 +112,7 @@ def numbered_as(dataset: Dataset, classes: tuple[str, ...] | None) -> Dataset:
     """The data set whose string labels are numbered as a trained file's `classes`, where those are among them; any other as it is."""
     if dataset.label is None or dataset.classes is None or classes is None or not set(dataset.classes) <= set(classes):
         return dataset
-    return dataset.with_labels(renumbered(dataset.label.array, dataset.classes, classes, f"Data {dataset.name}"), classes)
+    return dataset.with_labels(renumbered(dataset.label.array[:], dataset.classes, classes, f"Data {dataset.name}"), classes)
 
 
 def _check(dataset: Dataset, choice: ChosenLoss, classes: int | None) -> None:
@@ -130,7 +130,7 @@ def _chunks(dataset: Dataset) -> Iterator[tuple[int, np.ndarray]]:
     """Labels in parts, each with the number of its first row."""
     assert dataset.label is not None
     array, step = dataset.label.array, max(1, CHUNK // max(1, prod(dataset.label.sample)))
-    if isinstance(array, Column):
+    if isinstance(array, Column) and not isinstance(array, Known):
         for row in dataset.looked_at().tolist():
             yield row, dataset.part(np.array([row])).labels
         return

@@ -112,6 +112,27 @@ class Column:
         return np.arange(count) * self.length // count
 
 
+class Known(Column):
+    """A part of every row that is in memory: rows have their number in its place."""
+
+    def __init__(self, numbers: Column, values: np.ndarray) -> None:
+        """numbers: the part with the rows' numbers. values: [all rows, ...]."""
+        self.values, self.numbers = values, numbers
+        super().__init__(numbers.source, numbers.key, numbers.length)
+
+    def __getitem__(self, rows: Any) -> np.ndarray:
+        return self.values[rows]
+
+    def finished(self, batch: Batch) -> np.ndarray:
+        return self.values[self.numbers.finished(batch)]
+
+    def then(self, step: Step) -> Known:
+        return Known(self.numbers, step(self.values))
+
+    def looked_at(self) -> np.ndarray:
+        return np.arange(self.length)
+
+
 def columns_of(source: Items | Head, length: int, fills: Fills, rounds: bool) -> dict[Any, Column]:
     """A column for each part of the rows, by its name in a dict or its place in a tuple."""
     last = Last(source, fills, rounds)

@@ -15,7 +15,7 @@ from ...memory.types import TensorType
 from ...options.options import Options
 from ...system.errors import DataError
 from .classes import numbered
-from .columns import LOOKED_AT, UNKNOWN_LENGTH, Column
+from .columns import LOOKED_AT, UNKNOWN_LENGTH, Column, Known
 from .scaling import Scaling, Statistics, resolve
 from .values import doubts
 
@@ -116,6 +116,7 @@ class Dataset:
     nameless: the fields' names are ours, for arrays that came in order: they say nothing of a model's inputs.
     whole: each row is a micro-batch, whose arrays are fed as they are.
     ordered: somebody chose the fields in the order of a model's inputs, which may be called otherwise.
+    row_names: what the rows of the arrays are called, such as the files that they come from.
     """
 
     name: str
@@ -131,6 +132,7 @@ class Dataset:
     nameless: bool = False
     ordered: bool = False
     whole: bool = False
+    row_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.fields:
@@ -154,6 +156,8 @@ class Dataset:
 
     def with_labels(self, array: np.ndarray, classes: tuple[str, ...] | None) -> Dataset:
         """The dataset with other labels for all rows of its arrays."""
+        if self.label is not None and isinstance(self.label.array, Known) and isinstance(array, np.ndarray):
+            array = Known(self.label.array.numbers, array)
         made = Field(array, array.shape[1:], array.dtype) if isinstance(array, Column) else Field.of(array, f"The labels of data {self.name}")
         return replace(self, label=made, classes=classes)
 
@@ -177,7 +181,8 @@ class Dataset:
         """The labels [rows, ...] as they were given; None without labels."""
         if self.label is None:
             return None
-        return self.label.array if self.rows is None else self.label.array[self.rows]
+        array = self.label.array.values if isinstance(self.label.array, Known) else self.label.array
+        return array if self.rows is None else array[self.rows]
 
     @property
     def inputs(self) -> dict[str, np.ndarray]:
@@ -217,7 +222,7 @@ class Dataset:
 
     def looked_at(self) -> np.ndarray:
         """Numbers of the rows that may be read to say what the data are like: all of arrays."""
-        column = next((f.array for f in self.tensors if isinstance(f.array, Column)), None)
+        column = next((f.array for f in self.tensors if isinstance(f.array, Column) and not isinstance(f.array, Known)), None)
         if column is None:
             return np.arange(len(self))
         if self.rows is None:
@@ -249,7 +254,8 @@ class Dataset:
         for name, f in [*self.fields.items(), *([("", self.label)] if self.label is not None else [])]:
             found.update(f"{name}\0{f.array.dtype.str}{list(f.array.shape[1:])}{len(self)}".encode("utf-8", "surrogatepass"))
             count = min(len(self), max(1, SAMPLED_BYTES // max(1, f.array.dtype.itemsize * math.prod(f.array.shape[1:]))))
-            rows = np.arange(count) * len(self) // count if self.source is None else self.looked_at()
+            in_memory = self.source is None or isinstance(f.array, Known)
+            rows = np.arange(count) * len(self) // count if in_memory else self.looked_at()
             for start in range(0, len(rows), _CHUNK):
                 at = rows[start:start + _CHUNK]
                 found.update(np.ascontiguousarray(f.array[at if self.rows is None else self.rows[at]]).tobytes())

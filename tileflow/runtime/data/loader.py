@@ -238,7 +238,8 @@ class DataLoader:
         return dataset, dataset.reader()
 
     def _started(self) -> Workers | None:
-        if self.num_workers == 0:
+        if self.num_workers == 0 or self._holds():
+            self.terminate()
             return None
         if self._workers is None or not self._workers.are_open:
             if isinstance(self.dataset, Dataset):
@@ -246,6 +247,10 @@ class DataLoader:
                 budget.require(self.num_workers * self.dataset.held_bytes, what, "leave num_workers at 0: arrays need no help")
             self._workers = Workers(self._reader, self.num_workers, one_line(self.name), self.worker_init_fn, self.timeout)
         return self._workers
+
+    def _holds(self, rows: np.ndarray | None = None) -> bool:
+        """These rows (None: all) were read before and are kept, so that nobody need be asked for them."""
+        return hasattr(self._reader, "holds") and self._reader.holds(rows)
 
     def _ending(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """The workers end with the epoch."""
@@ -290,19 +295,27 @@ class DataLoader:
 
     def _assembled(self, pieces: Iterator[tuple[np.ndarray, bool, int]], epoch: int, workers: Workers) -> Iterator[Batch]:
         """Batches of pieces, which workers read in turn. A piece: its rows, whether a batch ends with it, its place in the epoch."""
-        asked: deque[tuple[int, int, bool]] = deque()
+        asked: deque[tuple[int | None, int, np.ndarray, bool]] = deque()
         parts: list[Batch] = []
         turns = itertools.cycle(range(workers.count))
         try:
             while True:
                 while len(asked) < IN_FLIGHT * workers.count and (piece := next(pieces, None)) is not None:
                     rows, last, place = piece
+                    if self._holds(rows):
+                        asked.append((None, 0, rows, last))
+                        continue
                     worker = next(turns)
-                    asked.append((worker, workers.ask(worker, rows, _seed(self.seed, epoch, place)), last))
+                    asked.append((worker, workers.ask(worker, rows, _seed(self.seed, epoch, place)), rows, last))
                 if not asked:
                     return
-                worker, ticket, last = asked.popleft()
-                parts.append(workers.answer(worker, ticket))
+                turn, ticket, rows, last = asked.popleft()
+                if turn is None:
+                    parts.append(self._reader.read(rows))
+                else:
+                    parts.append(workers.answer(turn, ticket))
+                    if hasattr(self._reader, "keep"):
+                        self._reader.keep(rows, parts[-1])
                 if last:
                     yield self._made(joined(parts, getattr(self._reader, "fills", None)))
                     parts = []

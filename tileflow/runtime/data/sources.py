@@ -4,13 +4,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...feed.images import ENDINGS, is_image
 from ...feed.items import Collate, Collated, Fills, Items, Stream, array_of, collate, heaped, is_by_number, is_loader, is_one_by_one
 from ...memory.tensor import kind_of
 from ...options.options import Options
@@ -19,8 +20,9 @@ from ...system.text import one_line
 from .columns import UNKNOWN_LENGTH, Head, columns_of
 from .dataset import Dataset, Field
 from .idx import find_idx, is_idx, read_idx
+from .images import Listing, Wanted, dataset_of, folder_listings, form_of, is_folder_of_images
 from .npy import open_npy, open_npz
-from .table import has_names, read_table
+from .table import has_names, listed_files, read_table
 
 LABEL_NAMES = ("y", "label", "labels", "target", "targets")
 BUILT_IN = ("digits",)
@@ -31,14 +33,17 @@ Arrays = Mapping[str, Callable[[], np.ndarray]]
 
 
 class Roles(NamedTuple):
-    """Names of the arrays or columns that are the inputs and the label."""
+    """Names of the arrays or columns that are the inputs and the label, and what images become."""
 
     inputs: tuple[str, ...] = ()
     label: str | None = None
+    images: Wanted = Wanted()
 
 
 def roles_of(opened: Dataset) -> Roles | None:
-    """What the arrays or columns are called that inputs and label were taken from; None where they had no names."""
+    """What the arrays or columns are called that inputs and label were taken from, and what images became; None where there is nothing to say."""
+    if (form := form_of(opened)) is not None:
+        return Roles((), opened.label_name, Wanted(*astuple(form)))
     return None if opened.label_name is None else Roles(opened.columns or tuple(opened.fields), opened.label_name)
 
 
@@ -62,8 +67,8 @@ def open_data(spec: Any, options: Options | None = None, trained: Roles | None =
             - rows of somebody's own: data[i] by number, as PyTorch's data sets, or one after the other (an iterable, a generator, a function that
               makes one for each epoch, PyTorch's DataLoader); a row is an array, a tuple (input, ..., label) or a dict;
             - the built-in name "digits";
-            - a path: `.npz`, `.npy` (x.npy with y.npy beside it), `.csv`/`.tsv`, an IDX file, or a folder with `.npy` or
-              IDX files (MNIST's names).
+            - a path: `.npz`, `.npy` (x.npy with y.npy beside it), `.csv`/`.tsv` (of numbers, or a list of image files), an IDX file, or a
+              folder with `.npy` or IDX files (MNIST's names), or of images by class.
             Named arrays are sorted into train and test by their names (x_train, y_test, test_images ...); the label is
             the array `options.label`, else one called y, label, labels, target or targets.
         options: data_format, inputs, label and validation_split (with seed) count.
@@ -222,6 +227,18 @@ def _open_path(path: Path, options: Options, trained: Roles) -> Data:
         return _named(open_npy(path), str(path), options, trained)
     if form == "idx":
         return _named({name: _reading(file) for name, file in find_idx(path).items()}, str(path), options, trained)
+    if form == "images" and path.is_dir():
+        listings = folder_listings(path)
+        train, test = (None if part not in listings else dataset_of(listings[part], f"{path}{more}", options, trained.images)
+                       for part, more in (("train", ""), ("test", " (test)")))
+        assert train is not None
+        return Data(train, test if test is None else replace(test, notes=()))
+    if (found := listed_files(path, is_image, lambda columns: _label_column(columns, options, trained, path), options.inputs)) is not None:
+        base, label = path.parent, None if found.label is None else found.columns[found.label]
+        listing = Listing(tuple(os.path.join(base, name) for name in found.files), found.labels)
+        return Data(dataset_of(listing, str(path), options, trained.images, label), None)
+    if form == "images":
+        raise DataError(f"Table {path} has no column of image files in its first row; their names end in {', '.join(ENDINGS)}.")
     return _table(path, options, trained)
 
 
@@ -236,8 +253,10 @@ def _format(path: Path) -> str:
             return "idx"
         if any(path.glob("*.npy")):
             return "npy"
+        if is_folder_of_images(path):
+            return "images"
         raise DataError(f"Folder {path} holds no data that tileflow knows: neither .npy files nor IDX files such as "
-                        "train-images-idx3-ubyte; for .npz and .csv give the file itself.")
+                        "train-images-idx3-ubyte, nor images in folders by their class; for .npz and .csv give the file itself.")
     suffix = path.suffix.lower()
     known = {".npz": "npz", ".npy": "npy", ".csv": "csv", ".tsv": "csv"}
     if suffix in known:

@@ -6,16 +6,18 @@ import math
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 import numpy as np
 
 from ...memory import budget
 from ...system.errors import DataError
 from ...system.reading import open_regular, open_text
+from ...system.text import one_line
+from .limits import SHOWN
 
 DELIMITERS = ",;\t"
 COPIES = 2
@@ -90,6 +92,50 @@ def read_table(path: Path, label_of: Callable[[tuple[str, ...]], int | None],
         twice = Counter(columns).most_common(1)[0][0]
         raise DataError(f"Table {path} has two columns {twice!r}; rename one.")
     return Table(columns, values, label, words, counted)
+
+
+class ListedFiles(NamedTuple):
+    """A table's column of file names, and its labels in words. label: which column they are."""
+
+    columns: tuple[str, ...]
+    files: tuple[str, ...]
+    label: int | None
+    labels: tuple[str, ...] | None
+
+
+def listed_files(path: Path, is_file: Callable[[str], bool], label_of: Callable[[tuple[str, ...]], int | None],
+                 wanted: Sequence[str] = ()) -> ListedFiles | None:
+    """A table as a list of files: the first column, or the one that is `wanted`, whose first cell below a header is the name of one; None where
+    there is none.
+
+    Raises:
+        DataError: the table cannot be read, or a row has no file.
+    """
+    try:
+        with open_text(path, "utf-8-sig", newline="") as file:
+            head = [file.readline(LONGEST_LINE) for _ in range(2)]
+        delimiter = max(DELIMITERS, key=head[0].count)
+        first, second = (next(csv.reader([line], delimiter=delimiter), []) for line in head)
+        header = not any(map(is_file, first))
+        sample = second if header else first
+        columns = tuple(cell.strip() for cell in first) if header else tuple(str(i) for i in range(len(first)))
+        places = [i for i, cell in enumerate(sample[:len(columns)]) if is_file(cell.strip()) and (not wanted or columns[i] in wanted)]
+        if not places:
+            return None
+        place = places[0]
+        label = label_of(columns) if len(columns) > 1 else None
+        if label == place:
+            label = next((i for i in reversed(range(len(columns))) if i != place), None)
+        files, labels = [], []
+        for line, cells in _lines(path, delimiter, len(columns), header):
+            if not is_file(name := cells[place].strip()):
+                raise DataError(f"Table {path}, line {line}, column {columns[place]}: {one_line(name, SHOWN)!r} is not the name of such a file as "
+                                "the first row has.")
+            files.append(name)
+            labels.append("" if label is None else cells[label].strip())
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"Table {path} cannot be read: {error}.") from None
+    return ListedFiles(columns, tuple(files), label, None if label is None else tuple(labels))
 
 
 def has_names(columns: tuple[str, ...]) -> bool:
