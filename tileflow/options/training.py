@@ -50,13 +50,18 @@ class TrainingOptions:
     label_smoothing: float = _option(
         0.0, Number(Range(least=0, most=1)), "share of each label that is spread evenly over all classes ({whose})",
         of=LOSSES)
+    focal_gamma: float = _option(
+        2.0, Number(Range(least=0)), "how much less labels count in the loss whose class is likely already ({whose})",
+        of=LOSSES)
+    huber_delta: float = _option(
+        1.0, Number(Range(above=0)), "errors from which on the loss is linear ({whose})", of=LOSSES)
     class_axis: ClassAxis | None = _option(
         None, OneOf(get_args(ClassAxis)),
         "axis of the classes in scores of three and more dimensions ({whose}); by default by the shapes", optional=True,
         commands=("infer",), of=LOSSES)
     metrics: tuple[str, ...] = _option(
         (), Names(), "what to measure on the test data besides the loss: accuracy, top5, f1, f1_macro, f1_micro, "
-        "f1_weighted, auc and perplexity of classes, mae, rmse and r2 of numbers; accuracy is measured anyway",
+        "f1_weighted, miou, auc and perplexity of classes, mae, rmse and r2 of numbers; accuracy is measured anyway",
         common=True, verbs=("train",), commands=("infer",), free=True)
     accumulation_reduction: AccumulationReduction = _option(
         "mean", Choice(get_args(AccumulationReduction)), "how the micro-batches' gradients are combined")

@@ -80,7 +80,7 @@ class Preprocessing:
                 statistics[name] = Statistics(rows=said["statistics"].pop("rows"), **{k: float(v) for k, v in said["statistics"].items()})
         images = (wanted_by(model.inputs[0].dims) if len(model.inputs) == 1 else None) or Wanted()
         if (sizes := _value(metadata, IMAGES, where, _are_sizes)) is not None:
-            images = Wanted(*(declared or said for declared, said in zip(images[:3], sizes, strict=True)), images.last)
+            images = Wanted(images.channels or sizes[0], images.height or sizes[1], images.width or sizes[2], images.last)
         roles = Roles(tuple(_value(metadata, INPUTS, where, _are_names) or ()), _value(metadata, LABEL, where, _is_name), images)
         classes = _value(metadata, CLASSES, where, _are_classes)
         return cls(scalings, statistics, roles, None if classes is None else tuple(classes))

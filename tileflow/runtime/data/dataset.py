@@ -154,7 +154,7 @@ class Dataset:
         numbers, classes = numbered(label, what)
         return cls(name, fields, None if label is None else Field.of(numbers, what), classes=classes, **more)
 
-    def with_labels(self, array: np.ndarray, classes: tuple[str, ...] | None) -> Dataset:
+    def with_labels(self, array: np.ndarray | Column, classes: tuple[str, ...] | None) -> Dataset:
         """The dataset with other labels for all rows of its arrays."""
         if self.label is not None and isinstance(self.label.array, Known) and isinstance(array, np.ndarray):
             array = Known(self.label.array.numbers, array)

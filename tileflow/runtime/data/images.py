@@ -46,9 +46,9 @@ def wanted_by(dims: Sequence[int | str | None] | None) -> Wanted | None:
         return None
     sizes = [n if isinstance(n, int) else None for n in dims[1:]]
     if len(sizes) == 2:
-        return Wanted(1, *sizes)
+        return Wanted(1, sizes[0], sizes[1])
     last = sizes[0] not in MODES and sizes[2] in MODES
-    return Wanted(sizes[2], sizes[0], sizes[1], True) if last else Wanted(*sizes)
+    return Wanted(sizes[2], sizes[0], sizes[1], True) if last else Wanted(sizes[0], sizes[1], sizes[2])
 
 
 def is_folder_of_images(folder: Path) -> bool:
