@@ -2,8 +2,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NoReturn
 
 from ..memory.types import TensorType
@@ -16,6 +16,7 @@ from .labels import Labels
 from .named import find
 from .numbers import NumberLoss
 from .soft import SoftClassLoss
+from .weighted import SeveralLosses, WeightedLoss
 
 if TYPE_CHECKING:
     from ..graph import Value
@@ -26,12 +27,26 @@ class ChosenLoss:
     """A loss, why it is that one, and what to say about it.
 
     one_hot: the axis of a row's label along which one-hot labels become class numbers; None: the labels stay as they are.
+    weighted: rows have weights. more: of further outputs, by their names.
     """
 
     loss: Loss
     reason: str
     notes: tuple[str, ...] = ()
     one_hot: int | None = None
+    weighted: bool = False
+    more: Mapping[str, ChosenLoss] = field(default_factory=dict)
+
+
+    @property
+    def minimised(self) -> Loss:
+        """What training minimises: the loss, by the rows' weights where they have some."""
+        return WeightedLoss(self.loss) if self.weighted else self.loss
+
+    @property
+    def of_label(self) -> ChosenLoss:
+        """The loss that the data's label is for, where others have labels of their own."""
+        return replace(self, loss=self.loss.parts[0].loss) if isinstance(self.loss, SeveralLosses) else self
 
 
 AS_CHOSEN = "as chosen"

@@ -11,7 +11,7 @@ from ..memory.types import TensorType
 from ..metrics.view import OutputMeaning
 from ..options.options import Options
 from ..system.errors import OptionError, ShapeError
-from .base import LABELS, Loss, RowLosses, per_row
+from .base import LABELS, Loss, RowLosses, class_weights, per_row
 from .head import head_of
 from .soft import SoftClassLoss, form_of
 
@@ -54,6 +54,10 @@ class ClassLoss(Loss):
 
     takes: ClassVar[Literal["classes"]] = "classes"
     least_classes: ClassVar[int] = 1
+
+    @property
+    def has_rows(self) -> bool:
+        return not self.class_weights and self.ignore_index is None
 
     # ---- shapes
 
@@ -211,9 +215,9 @@ class ClassLoss(Loss):
 
 def cross_entropy(o: Options) -> Loss:
     """Mean softmax cross entropy."""
-    return ClassLoss("cross_entropy", False, o.ignore_index, o.class_weights, o.label_smoothing, o.class_axis)
+    return ClassLoss("cross_entropy", False, o.ignore_index, class_weights(o), o.label_smoothing, o.class_axis)
 
 
 def nll(o: Options) -> Loss:
     """Mean negative log-likelihood of log-probabilities."""
-    return ClassLoss("nll", True, o.ignore_index, o.class_weights, o.label_smoothing, o.class_axis)
+    return ClassLoss("nll", True, o.ignore_index, class_weights(o), o.label_smoothing, o.class_axis)

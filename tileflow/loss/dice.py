@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..options.options import Options
-from .base import LABELS, Loss, RowLosses
+from .base import LABELS, Loss, RowLosses, class_weights
 from .classes import ClassLoss
 from .head import head_of
 from .numbers import NumberLoss
@@ -29,6 +29,10 @@ class DiceLoss(ClassLoss):
 
     least_classes = 2
     """One column is of yes and no."""
+
+    @property
+    def has_rows(self) -> bool:
+        return True
 
     def __call__(self, b: Builder, outputs: Sequence[Value]) -> Value:
         return b.ReduceMean(self.rows(b, outputs).total, keepdims=0)
@@ -93,4 +97,4 @@ def _dice(b: Builder, likely: Value, truth: Value, along: int) -> Value:
 
 def dice(o: Options) -> Loss:
     """Mean dice loss."""
-    return DiceLoss("dice", False, o.ignore_index, o.class_weights, 0.0, o.class_axis)
+    return DiceLoss("dice", False, o.ignore_index, class_weights(o), 0.0, o.class_axis)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..options.options import Options
-from .base import Loss
+from .base import Loss, class_weights
 from .classes import ClassLoss
 
 if TYPE_CHECKING:
@@ -37,4 +37,4 @@ class FocalLoss(ClassLoss):
 
 def focal(o: Options) -> Loss:
     """Mean focal loss of scores."""
-    return FocalLoss("focal", False, o.ignore_index, o.class_weights, 0.0, o.class_axis, o.focal_gamma)
+    return FocalLoss("focal", False, o.ignore_index, class_weights(o), 0.0, o.class_axis, o.focal_gamma)

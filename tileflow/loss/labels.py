@@ -12,7 +12,6 @@ from .classes import ClassLoss
 from .numbers import NumberLoss
 from .soft import SoftClassLoss
 
-
 ADDS_UP = 1e-2
 """By how much probabilities, perhaps rounded ones, may miss one in all."""
 

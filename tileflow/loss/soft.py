@@ -1,4 +1,4 @@
-"""Losses whose labels are probabilities of classes: cross entropy with soft targets, and the divergence of Kullback and Leibler. PyTorch's formulas."""
+"""Losses whose labels are probabilities of classes: cross entropy, and the divergence of Kullback and Leibler. PyTorch's formulas."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from ..memory.types import TensorType
 from ..metrics.view import Form, OutputMeaning
 from ..options.options import Options
 from ..system.errors import OptionError, ShapeError
-from .base import LABELS, Loss, RowLosses, per_row
+from .base import LABELS, Loss, RowLosses, class_weights, per_row
 from .head import head_of
 
 if TYPE_CHECKING:
@@ -108,9 +108,9 @@ def form_of(output: Value, log_probabilities: bool) -> Form:
 
 def soft_cross_entropy(o: Options) -> Loss:
     """Mean cross entropy of scores, for labels that are probabilities."""
-    return SoftClassLoss(class_weights=o.class_weights, label_smoothing=o.label_smoothing, class_axis=o.class_axis)
+    return SoftClassLoss(class_weights=class_weights(o), label_smoothing=o.label_smoothing, class_axis=o.class_axis)
 
 
 def kl(o: Options) -> Loss:
     """Mean divergence of Kullback and Leibler from the model's distribution to that of the labels."""
-    return SoftClassLoss("kl", True, class_weights=o.class_weights, label_smoothing=o.label_smoothing, class_axis=o.class_axis)
+    return SoftClassLoss("kl", True, class_weights=class_weights(o), label_smoothing=o.label_smoothing, class_axis=o.class_axis)

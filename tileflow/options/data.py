@@ -12,6 +12,7 @@ from .kinds import COUNT, Choice, FilePath, Flag, Integer, Integers, Names, Numb
 _option = functools.partial(declared, "data")
 DataFormat = Literal["auto", "npz", "npy", "idx", "csv", "images"]
 SyntheticData = Literal["none", "zeros", "normal"]
+Sampling = Literal["each", "balanced", "weighted"]
 DataLoaderMode = Literal["sync", "async", "async_rebatched"]
 
 
@@ -34,6 +35,9 @@ class DataOptions:
         None, Text(),
         "array or column with the labels; by default the one called y, label or target, else the last column",
         optional=True, common=True, free=True, known_as=("target", "labels", "y"))
+    sample_weight: str | None = _option(
+        None, Text(), "array or column with a weight of each row in the loss; by default the one called sample_weight",
+        optional=True, free=True, known_as=("weights", "sample_weights"))
     validation_split: float = _option(
         0.0, Number(Range(least=0, below=1)),
         "share of the training rows kept for measuring, where the data have no test part", common=True, free=True,
@@ -42,6 +46,9 @@ class DataOptions:
         (), Integers(COUNT), "height and width of the images that files are decoded to (one number: both); by default "
         "what the model's input says, else the size of the first image", known_as=("img_size", "imgsz"))
     shuffle: bool = _option(True, Flag(), "draw the training rows in a new random order each epoch", verbs=("train",))
+    sampling: Sampling = _option(
+        "each", Choice(get_args(Sampling)), "an epoch has each row once, or rows drawn with replacement: all classes as "
+        "often (balanced), or by sample_weight (weighted), which then does not weigh the loss", verbs=("train",))
     drop_last: bool = _option(
         True, Flag(),
         "leave out the rows at the end that do not fill a whole call; else they are trained in updates of fewer rows",

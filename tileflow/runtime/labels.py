@@ -2,14 +2,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from ..loss import ChosenLoss, ClassLoss
+from ..loss import WEIGHTS, ChosenLoss, ClassLoss
 from ..loss.labels import Labels, facts, is_one_hot, is_wrong, refuse
 from ..memory.types import TensorType
 from ..options.options import Options
@@ -54,12 +54,25 @@ class Fit:
     choice: ChosenLoss
     classes: tuple[str, ...] | None
     options: Options
+    more: Mapping[str, tuple[TensorType, TensorType]] = field(default_factory=dict)
+    """Of further outputs, by their names: the type, and that of its labels."""
 
     def __call__(self, dataset: Dataset, known: Mapping[str, Scaling]) -> Dataset:
         """`known`: by input the scaling of the data that the model was trained on."""
         inputs = {name: self._led(t, dataset) for name, t in self.inputs.items()}
         label = None if self.label is None else self._led(self.label, dataset)
-        return ready(dataset, self.choice, self.output, self.classes).adapt_to(inputs, label, self.options, known)
+        made = ready(dataset, self.choice.of_label, self.output, self.classes)
+        others, types = dict(dataset.more), {}
+        for name, (output, wanted) in self.more.items():
+            if name not in dataset.more:
+                raise DataError(f"Data {dataset.name} have no array {name!r}, which is to hold the labels of the output of that name.")
+            part = ready(replace(dataset, label=dataset.more[name], classes=None, more={}), self.choice.more[name], output, None)
+            assert part.label is not None
+            others[name], types[name] = part.label, wanted
+        if self.choice.weighted and WEIGHTS in dataset.more:
+            _check_sample_weights(dataset)
+            types[WEIGHTS] = TensorType(self.output.dtype, self.output.shape[:1])
+        return replace(made, more=others).adapt_to(inputs, label, self.options, known, types)
 
     def of(self, source: Source, dataset: Dataset) -> Fit:
         """The same for data that may be of another length than those that it was made for."""
@@ -73,6 +86,17 @@ class Fit:
     def _led(t: TensorType, dataset: Dataset) -> TensorType:
         """The type of a row's array in a batch of one, where each row is all that is fed."""
         return t.with_shape((1, *t.shape)) if dataset.whole else t
+
+
+def _check_sample_weights(dataset: Dataset) -> None:
+    """DataError for a weight below 0, or none at all; of columns those that may be looked at."""
+    array, rows = dataset.more[WEIGHTS].array, dataset.looked_at()
+    weights = np.asarray(array[rows if dataset.rows is None else dataset.rows[rows]])
+    if weights.size != len(rows):
+        raise DataError(f"Data {dataset.name}: the weights of rows have shape {list(weights.shape[1:])} per row; one number for each is needed.")
+    if (wrong := ~(np.isfinite(weights) & (weights >= 0)).reshape(-1)).any():
+        at = int(wrong.argmax())
+        raise DataError(f"Data {dataset.name}: the weight {weights.reshape(-1)[at]} of row {rows[at]} is not a finite number of at least 0.")
 
 
 def ready(dataset: Dataset, choice: ChosenLoss, output: TensorType, classes: tuple[str, ...] | None) -> Dataset:

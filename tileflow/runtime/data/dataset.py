@@ -4,7 +4,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -117,6 +117,7 @@ class Dataset:
     whole: each row is a micro-batch, whose arrays are fed as they are.
     ordered: somebody chose the fields in the order of a model's inputs, which may be called otherwise.
     row_names: what the rows of the arrays are called, such as the files that they come from.
+    more: what the loss reads after the label: weights of the rows (`sample_weight`), labels of further outputs by their names.
     """
 
     name: str
@@ -133,6 +134,7 @@ class Dataset:
     ordered: bool = False
     whole: bool = False
     row_names: tuple[str, ...] = ()
+    more: Mapping[str, Field] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.fields:
@@ -140,6 +142,7 @@ class Dataset:
         lengths = {name: len(f.array) for name, f in self.fields.items()}
         if self.label is not None:
             lengths["the labels"] = len(self.label.array)
+        lengths |= {name: len(f.array) for name, f in self.more.items()}
         if len(set(lengths.values())) > 1:
             raise DataError(f"Data {self.name} have unequal numbers of rows: "
                             + ", ".join(f"{name} {n:,}" for name, n in lengths.items()) + ".")
@@ -191,8 +194,8 @@ class Dataset:
 
     @property
     def tensors(self) -> tuple[Field, ...]:
-        """The fields in the order of a batch: inputs, then the label."""
-        return (*self.fields.values(), *([self.label] if self.label is not None else []))
+        """The fields in the order of a batch: inputs, then the label, then what else the loss reads."""
+        return (*self.fields.values(), *([self.label] if self.label is not None else []), *self.more.values())
 
     @property
     def held_bytes(self) -> int:
@@ -218,7 +221,12 @@ class Dataset:
 
     def counted(self, batch: Sequence[np.ndarray]) -> int:
         """The rows of a batch as it is fed: those of the labels, where each array has its own."""
-        return len(batch[-1] if self.whole and self.label is not None else batch[0])
+        labels = self.labels_of(batch)
+        return len(batch[0] if labels is None or not self.whole else labels)
+
+    def labels_of(self, batch: Sequence[np.ndarray]) -> np.ndarray | None:
+        """The labels of a batch as it is fed; None where there are none."""
+        return None if self.label is None else batch[len(self.fields)]
 
     def looked_at(self) -> np.ndarray:
         """Numbers of the rows that may be read to say what the data are like: all of arrays."""
@@ -251,7 +259,7 @@ class Dataset:
     def digest(self) -> str:
         """SHA-256 of names, sizes, types and, where the data are large, of rows that lie evenly in them."""
         found = hashlib.sha256(repr(self.classes).encode("utf-8", "surrogatepass"))
-        for name, f in [*self.fields.items(), *([("", self.label)] if self.label is not None else [])]:
+        for name, f in [*self.fields.items(), *([("", self.label)] if self.label is not None else []), *self.more.items()]:
             found.update(f"{name}\0{f.array.dtype.str}{list(f.array.shape[1:])}{len(self)}".encode("utf-8", "surrogatepass"))
             count = min(len(self), max(1, SAMPLED_BYTES // max(1, f.array.dtype.itemsize * math.prod(f.array.shape[1:]))))
             in_memory = self.source is None or isinstance(f.array, Known)
@@ -293,7 +301,7 @@ class Dataset:
                 if kind_of(f.dtype) == "f" and f.scaling == Scaling() and _holds_bytes(f.array[self.looked_at()[:SAMPLED_ROWS]])]
 
     def adapt_to(self, inputs: Mapping[str, TensorType], label: TensorType | None = None, options: Options | None = None,
-                 known: Mapping[str, Scaling] | None = None) -> Dataset:
+                 known: Mapping[str, Scaling] | None = None, more: Mapping[str, TensorType] | None = None) -> Dataset:
         """The dataset whose batches are what a model takes.
 
         Args:
@@ -301,6 +309,7 @@ class Dataset:
             label: the type that the loss takes; None leaves the labels as they are.
             options: its scale, mean and std apply to the float inputs.
             known: by input the scaling that the model was trained with, for what the options leave open.
+            more: the types of what else the loss takes; nothing else of that kind is fed.
 
         Raises DataError where inputs or fields are left over, shapes do not fit or numbers do not fit into whole-number types.
         """
@@ -313,7 +322,11 @@ class Dataset:
         if label is not None and target is not None:
             target, said = _fit("The label", target, label, 1.0, options, None, scaled=False)
             notes += said
-        return replace(self, fields=fields, label=target, columns=(), notes=(*self.notes, *notes))
+        others = {}
+        for name, wanted in (more or {}).items():
+            others[name], said = _fit(f"Array {name}", self.more[name], wanted, 1.0, options, None, scaled=False)
+            notes += said
+        return replace(self, fields=fields, label=target, more=others, columns=(), notes=(*self.notes, *notes))
 
     def samples(self, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
         """The shape of a row for each input of a model (DataError where the inputs cannot be told)."""

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import astuple, replace
 from importlib import resources
 from pathlib import Path
@@ -13,7 +13,9 @@ import numpy as np
 
 from ...feed.images import ENDINGS, is_image
 from ...feed.items import Collate, Collated, Fills, Items, Stream, array_of, collate, heaped, is_by_number, is_loader, is_one_by_one
+from ...loss import WEIGHTS
 from ...memory.tensor import kind_of
+from ...options.kinds import losses_by_output
 from ...options.options import Options
 from ...system.errors import DataError, OptionError
 from ...system.text import one_line
@@ -178,15 +180,13 @@ def _of_rows(spec: Any, source: Items | Stream, options: Options, trained: Roles
     fields = {key: Field(c, c.shape[1:], c.dtype) for key, c in columns.items()}
     if all(isinstance(key, str) for key in fields):
         named: dict[str, Field] = fields
-        lowered = {key.lower(): key for key in named}
         known = {key: key for key in named}
-        label = (_chosen(options.label, known, name) if options.label else trained.label if trained.label in named
-                 else next((lowered[word] for word in LABEL_NAMES if word in lowered), None))
-        inputs, ordered = _chosen_inputs(known, label, name, options, trained)
+        label, more = _loss_arrays(known, name, options, trained)
+        inputs, ordered = _chosen_inputs(known, (label, *more.values()), name, options, trained)
         chosen = {key: named[key] for key in inputs}
         fills.update(dict.fromkeys([key for key in named if key == label or key.lower() in LABEL_NAMES], options.ignore_index))
         return Data(Dataset(name, chosen, None if label is None else named[label], source=source, label_name=label, ordered=ordered,
-                            whole=whole), None)
+                            whole=whole, more={key: named[base] for key, base in more.items()}), None)
     *first, last = fields.values()
     given = first or [last]
     if first:
@@ -276,10 +276,14 @@ def _table(path: Path, options: Options, trained: Roles) -> Data:
         names = options.inputs or (trained.inputs if set(trained.inputs) <= set(columns) else ())
         if names:
             return _columns(columns, names, path)
-        label = label_of(columns)
-        return [i for i in range(len(columns)) if i != label]
+        label, weights = label_of(columns), _weights_column(columns, options, trained, path)
+        return [i for i in range(len(columns)) if i not in (label, weights)]
 
-    table = read_table(path, label_of, inputs_of)
+    def wanted_of(columns: tuple[str, ...]) -> list[int]:
+        weights = _weights_column(columns, options, trained, path)
+        return inputs_of(columns) if weights is None else [*inputs_of(columns), weights]
+
+    table = read_table(path, label_of, wanted_of)
     label, chosen = table.label, inputs_of(table.columns)
     present = set(table.columns)
     lost = [] if options.inputs or not has_names(table.columns) else [name for name in trained.inputs if name not in present]
@@ -295,12 +299,14 @@ def _table(path: Path, options: Options, trained: Roles) -> Data:
         raise DataError(f"Table {path} has no column but the label {table.columns[label or 0]}.")
     inputs = table.values[:, chosen]
     columns = tuple(table.columns[i] for i in chosen)
+    at = _weights_column(table.columns, options, trained, path)
+    weights = {} if at is None else {WEIGHTS: Field.of(table.values[:, at], f"Column {table.columns[at]} of table {path}")}
     if label is None:
-        return Data(Dataset.of({"x": inputs}, None, str(path), columns=columns, notes=notes), None)
+        return Data(Dataset.of({"x": inputs}, None, str(path), columns=columns, notes=notes, more=weights), None)
     target = table.values[:, label] if table.words is None else table.words
     if table.words is None and np.all(np.isfinite(target)) and np.array_equal(target, np.trunc(target)):
         target = target.astype(np.int64)
-    return Data(Dataset.of({"x": inputs}, target, str(path), columns=columns, label_name=table.columns[label], notes=notes), None)
+    return Data(Dataset.of({"x": inputs}, target, str(path), columns=columns, label_name=table.columns[label], notes=notes, more=weights), None)
 
 
 def _label_column(columns: tuple[str, ...], options: Options, trained: Roles, path: Path) -> int | None:
@@ -310,9 +316,18 @@ def _label_column(columns: tuple[str, ...], options: Options, trained: Roles, pa
         return _columns(columns, [options.label], path)[0]
     if trained.label is not None:
         return columns.index(trained.label) if trained.label in columns else None
+    weights = _weights_column(columns, options, trained, path)
     lower = [name.lower() for name in columns]
     named = [i for i, name in enumerate(lower) if name in LABEL_NAMES and not (name == "y" and "x" in lower)]
-    return named[0] if len(named) == 1 else len(columns) - 1
+    return named[0] if len(named) == 1 else next((i for i in reversed(range(len(columns))) if i != weights), None)
+
+
+def _weights_column(columns: tuple[str, ...], options: Options, trained: Roles, path: Path) -> int | None:
+    """The column with the weights of rows: the option's, else the one called sample_weight, unless that is an input."""
+    if options.sample_weight:
+        return _columns(columns, [options.sample_weight], path)[0]
+    found = next((i for i, name in enumerate(columns) if name.lower() == WEIGHTS), None)
+    return None if found is None or columns[found] in (*options.inputs, *trained.inputs) else found
 
 
 def _columns(columns: tuple[str, ...], names: Sequence[str], path: Path) -> list[int]:
@@ -351,19 +366,32 @@ def _part_of(full: str) -> tuple[str, str]:
 
 def _dataset(arrays: Arrays, bases: Mapping[str, str], name: str, options: Options, trained: Roles) -> Dataset:
     """The dataset of one part; `bases` maps names without the part to the arrays' full names."""
-    lowered = {base.lower(): base for base in bases}
-    label = (_chosen(options.label, bases, name) if options.label else trained.label if trained.label in bases
-             else next((lowered[word] for word in LABEL_NAMES if word in lowered), None))
-    inputs, ordered = _chosen_inputs(bases, label, name, options, trained)
+    label, more = _loss_arrays(bases, name, options, trained)
+    inputs, ordered = _chosen_inputs(bases, (label, *more.values()), name, options, trained)
     found = {base: arrays[bases[base]]() for base in inputs}
-    return Dataset.of(found, None if label is None else arrays[bases[label]](), name, label_name=label, ordered=ordered)
+    others = {key: Field.of(arrays[bases[base]](), f"Array {base} of data {name}") for key, base in more.items()}
+    return Dataset.of(found, None if label is None else arrays[bases[label]](), name, label_name=label, ordered=ordered, more=others)
 
 
-def _chosen_inputs(bases: Mapping[str, str], label: str | None, name: str, options: Options, trained: Roles) -> tuple[list[str], bool]:
-    """The names of the inputs among `bases`, and whether their order is that of the model's: the option's, or that of the training."""
+def _loss_arrays(bases: Mapping[str, str], name: str, options: Options, trained: Roles) -> tuple[str | None, dict[str, str]]:
+    """Which of `bases` the label is, and what else the loss reads: labels of further outputs, by these, and the weights of rows."""
+    lowered, outputs = {base.lower(): base for base in bases}, [*losses_by_output(options.loss)]
+    label = (_chosen(options.label, bases, name) if options.label else next((output for output in outputs[:1] if output in bases), None)
+             or (trained.label if trained.label in bases else next((lowered[word] for word in LABEL_NAMES if word in lowered), None)))
+    more = {output: output for output in outputs[1:] if output in bases}
+    weights = _chosen(options.sample_weight, bases, name) if options.sample_weight else lowered.get(WEIGHTS)
+    if weights is not None and weights not in (*options.inputs, *trained.inputs, label):
+        more[WEIGHTS] = weights
+    return label, more
+
+
+def _chosen_inputs(bases: Mapping[str, str], others: Collection[str | None], name: str, options: Options,
+                   trained: Roles) -> tuple[list[str], bool]:
+    """The names of the inputs among `bases`, those that are something else left out, and whether their order is that of the model's: the option's,
+    or that of the training."""
     if options.inputs:
         return [_chosen(wanted, bases, name) for wanted in options.inputs], True
-    rest = [base for base in bases if base != label]
+    rest = [base for base in bases if base not in others]
     if trained.inputs and set(trained.inputs) <= set(rest):
         return [*trained.inputs, *(base for base in rest if base not in trained.inputs)], True
     return rest, False
