@@ -38,6 +38,10 @@ class DataOptions:
     sample_weight: str | None = _option(
         None, Text(), "array or column with a weight of each row in the loss; by default the one called sample_weight",
         optional=True, free=True, known_as=("weights", "sample_weights"))
+    categories: tuple[str, ...] = _option(
+        (), Names(), "columns of a table that hold texts: these are numbered from 1 in their sorted order, 0 stands for "
+        "others and for none; * is every column of texts. The trained file keeps them", free=True,
+        known_as=("categorical", "categorical_features", "cat_features"))
     validation_split: float = _option(
         0.0, Number(Range(least=0, below=1)),
         "share of the training rows kept for measuring, where the data have no test part", common=True, free=True,

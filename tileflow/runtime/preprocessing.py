@@ -7,6 +7,7 @@
     tileflow.inputs                     ["height", "width"]          names of arrays or columns
     tileflow.label                      "digit"
     tileflow.classes                    ["cat", "dog"]               in the order of their numbers
+    tileflow.categories                 {"colour": ["blue", "red"]}  texts of a column in the order of their numbers, from 1 on
     tileflow.images                     [3, 224, 224]                what image files became: channels, height, width
 """
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from ..importers.onnx import OnnxModel
 
 PREFIX = "tileflow."
-INPUTS, LABEL, CLASSES, IMAGES = PREFIX + "inputs", PREFIX + "label", PREFIX + "classes", PREFIX + "images"
+INPUTS, LABEL, CLASSES, IMAGES, CATEGORIES = (PREFIX + name for name in ("inputs", "label", "classes", "images", "categories"))
 LONGEST = 1 << 20
 """Characters of one text."""
 
@@ -58,6 +59,7 @@ class Preprocessing:
             values |= {_key(name, "scale"): scaling.scale, _key(name, "mean"): scaling.mean or None, _key(name, "std"): scaling.std or None}
         values |= {_key(name, "statistics"): asdict(s) for name, s in self.statistics.items()}
         images = self.roles.images
+        values |= {CATEGORIES: dict(self.roles.categories) or None}
         values |= {IMAGES: [images.channels, images.height, images.width] if images.channels else None}
         values |= {INPUTS: self.roles.inputs or None, LABEL: self.roles.label} | ({} if self.classes is None else {CLASSES: self.classes})
         texts = {key: None if value is None else json.dumps(value, ensure_ascii=False) for key, value in values.items()}
@@ -81,7 +83,8 @@ class Preprocessing:
         images = (wanted_by(model.inputs[0].dims) if len(model.inputs) == 1 else None) or Wanted()
         if (sizes := _value(metadata, IMAGES, where, _are_sizes)) is not None:
             images = Wanted(images.channels or sizes[0], images.height or sizes[1], images.width or sizes[2], images.last)
-        roles = Roles(tuple(_value(metadata, INPUTS, where, _are_names) or ()), _value(metadata, LABEL, where, _is_name), images)
+        roles = Roles(tuple(_value(metadata, INPUTS, where, _are_names) or ()), _value(metadata, LABEL, where, _is_name), images,
+                      {name: tuple(words) for name, words in (_value(metadata, CATEGORIES, where, _are_categories) or {}).items()})
         classes = _value(metadata, CLASSES, where, _are_classes)
         return cls(scalings, statistics, roles, None if classes is None else tuple(classes))
 
@@ -89,6 +92,7 @@ class Preprocessing:
         """What the file knows, a line each; empty where it knows nothing."""
         lines = [f"Input {one_line(name)} was fed with {scaling}" + (f", {self.statistics[name]}." if name in self.statistics else ".")
                  for name, scaling in self.scalings.items()]
+        lines += [f"Column {one_line(name)}: its texts have the numbers from 1 to {len(words)}." for name, words in self.roles.categories.items()]
         images = self.roles.images
         if images.channels and images.height and images.width and self.scalings:
             lines.append(f"Image files become {images.width} x {images.height} pixels of {images.channels} channels.")
@@ -120,6 +124,10 @@ def _are_names(value: Any) -> bool:
 
 def _are_classes(value: Any) -> bool:
     return isinstance(value, list) and value != [] and all(isinstance(v, str) for v in value) and len(set(value)) == len(value)
+
+
+def _are_categories(value: Any) -> bool:
+    return isinstance(value, dict) and all(words == [] or _are_classes(words) for words in value.values())
 
 
 def _are_sizes(value: Any) -> bool:

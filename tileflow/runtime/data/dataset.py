@@ -116,6 +116,7 @@ class Dataset:
     nameless: the fields' names are ours, for arrays that came in order: they say nothing of a model's inputs.
     whole: each row is a micro-batch, whose arrays are fed as they are.
     ordered: somebody chose the fields in the order of a model's inputs, which may be called otherwise.
+    categories: of columns of texts, by their names, the texts in the order of their numbers.
     row_names: what the rows of the arrays are called, such as the files that they come from.
     more: what the loss reads after the label: weights of the rows (`sample_weight`), labels of further outputs by their names.
     """
@@ -134,6 +135,7 @@ class Dataset:
     ordered: bool = False
     whole: bool = False
     row_names: tuple[str, ...] = ()
+    categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     more: Mapping[str, Field] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import astuple, replace
 from importlib import resources
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,18 +36,20 @@ Arrays = Mapping[str, Callable[[], np.ndarray]]
 
 
 class Roles(NamedTuple):
-    """Names of the arrays or columns that are the inputs and the label, and what images become."""
+    """Names of the arrays or columns that are the inputs and the label; what images become, and texts."""
 
     inputs: tuple[str, ...] = ()
     label: str | None = None
     images: Wanted = Wanted()
+    categories: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    """Of columns of texts, by their names, the texts in the order of their numbers, from 1 on."""
 
 
 def roles_of(opened: Dataset) -> Roles | None:
     """What the arrays or columns are called that inputs and label were taken from, and what images became; None where there is nothing to say."""
     if (form := form_of(opened)) is not None:
         return Roles((), opened.label_name, Wanted(*astuple(form)))
-    return None if opened.label_name is None else Roles(opened.columns or tuple(opened.fields), opened.label_name)
+    return None if opened.label_name is None else Roles(opened.columns or tuple(opened.fields), opened.label_name, categories=opened.categories)
 
 
 class Data(NamedTuple):
@@ -283,7 +286,7 @@ def _table(path: Path, options: Options, trained: Roles) -> Data:
         weights = _weights_column(columns, options, trained, path)
         return inputs_of(columns) if weights is None else [*inputs_of(columns), weights]
 
-    table = read_table(path, label_of, wanted_of)
+    table = read_table(path, label_of, wanted_of, options.categories, trained.categories)
     label, chosen = table.label, inputs_of(table.columns)
     present = set(table.columns)
     lost = [] if options.inputs or not has_names(table.columns) else [name for name in trained.inputs if name not in present]
@@ -299,14 +302,22 @@ def _table(path: Path, options: Options, trained: Roles) -> Data:
         raise DataError(f"Table {path} has no column but the label {table.columns[label or 0]}.")
     inputs = table.values[:, chosen]
     columns = tuple(table.columns[i] for i in chosen)
+    for name, words in table.categories.items():
+        if name in trained.categories:
+            strange = f"{table.strange[name]:,} of its {len(inputs):,} cells hold others, or none, and are 0" if name in table.strange else ""
+            notes = (*notes, f"Table {path}, column {name!r}: its texts are numbered as in training; {strange}.") if strange else notes
+        else:
+            notes = (*notes, f"Table {path}, column {name!r}: its {len(words):,} different texts are numbered from 1; 0 stands for others.")
     at = _weights_column(table.columns, options, trained, path)
     weights = {} if at is None else {WEIGHTS: Field.of(table.values[:, at], f"Column {table.columns[at]} of table {path}")}
     if label is None:
-        return Data(Dataset.of({"x": inputs}, None, str(path), columns=columns, notes=notes, more=weights), None)
+        return Data(Dataset.of({"x": inputs}, None, str(path), columns=columns, notes=notes, more=weights,
+                               categories=table.categories), None)
     target = table.values[:, label] if table.words is None else table.words
     if table.words is None and np.all(np.isfinite(target)) and np.array_equal(target, np.trunc(target)):
         target = target.astype(np.int64)
-    return Data(Dataset.of({"x": inputs}, target, str(path), columns=columns, label_name=table.columns[label], notes=notes, more=weights), None)
+    return Data(Dataset.of({"x": inputs}, target, str(path), columns=columns, label_name=table.columns[label], notes=notes, more=weights,
+                           categories=table.categories), None)
 
 
 def _label_column(columns: tuple[str, ...], options: Options, trained: Roles, path: Path) -> int | None:

@@ -5,9 +5,10 @@ import csv
 import math
 import os
 import warnings
+from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
@@ -24,6 +25,11 @@ COPIES = 2
 """Arrays of all values that there are at once: NumPy's and the columns chosen."""
 LONGEST_LINE = 1 << 24
 """Characters of a header."""
+ANY = "*"
+"""Among names of columns: every one of texts."""
+MOST_WORDS = 10_000
+MOST_LETTERS = 1 << 18
+"""Different texts of a column, and the letters of all of them, that are categories: a file is to hold them."""
 NUMBER = 40
 """Bytes of a number in a list."""
 
@@ -34,6 +40,8 @@ class Table:
 
     label: the column with the labels. words: the labels where they are words, which values have as NaN.
     counted: the header is 0,1,2 and so on.
+    categories: of columns of texts, by their names, the texts in their order: values have 1 for the first, 0 for one that is not among them.
+    strange: how many cells of such a column are not among them.
     """
 
     columns: tuple[str, ...]
@@ -41,17 +49,20 @@ class Table:
     label: int | None
     words: np.ndarray | None = None
     counted: bool = False
+    categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    strange: Mapping[str, int] = field(default_factory=dict)
 
 
-def read_table(path: Path, label_of: Callable[[tuple[str, ...]], int | None],
-               inputs_of: Callable[[tuple[str, ...]], list[int]]) -> Table:
+def read_table(path: Path, label_of: Callable[[tuple[str, ...]], int | None], inputs_of: Callable[[tuple[str, ...]], list[int]],
+               texts: Sequence[str] = (), known: Mapping[str, tuple[str, ...]] | None = None) -> Table:
     """Read a table; `label_of` says which of its columns, by their names, has the labels, `inputs_of` which others are wanted.
 
     A first line with any cell that is not a number is the header, unless that cell is a label like those below it; so is 0,1,2 and so on, which
     pandas writes over columns without names (of three or more: 0,1 may be a row). The delimiter is the one
     of `,` `;` and tab that is most frequent in the first line. Labels are words where none of them is a number or empty.
 
-    Cells of columns that nobody wants may hold anything; they are NaN where one does.
+    Cells of columns that nobody wants may hold anything; they are NaN where one does. texts: columns of texts that are categories ("*": all whose
+    first cell is no number). known: the categories of such columns, where they were found before.
 
     Raises:
         DataError: the file cannot be read, or another cell is not a number (with its row and column).
@@ -72,26 +83,80 @@ def read_table(path: Path, label_of: Callable[[tuple[str, ...]], int | None],
             values = _fast(file, delimiter, header)
         label = label_of(columns)
         words = None
-        if values is None or values.shape[1] != len(columns):
-            numbers = sorted({*inputs_of(columns)} - {label})
+        numbers = {*inputs_of(columns)} - {label}
+        found = _texts(path, delimiter, columns, header, numbers, texts, known or {}) if texts or known else {}
+        if values is None or values.shape[1] != len(columns) or found:
             budget.require(NUMBER * cells_in_all, f"Table {path}, read cell by cell,", "use .npy files, or fewer rows")
             words = None if label is None else _words(_lines(path, delimiter, len(columns), header), label)
-            if words is not None and len(columns) > 1:
-                with open_text(path, "utf-8-sig", newline="") as file:
-                    values = _fast(file, delimiter, header, numbers)
-            if words is not None and values is not None and values.shape == (len(words), len(numbers)):
-                found = np.full((len(words), len(columns)), math.nan)
-                found[:, numbers] = values
-                values = found
-            else:
-                wanted = {*numbers} if words is not None or label is None else {*numbers, label}
-                values = _careful(path, delimiter, columns, header, wanted)
+            wanted = sorted((numbers | ({label} if words is None and label is not None else set())) - {*found})
+            rows = len(words) if words is not None else next((len(c.numbers) for c in found.values()), None)
+            values = _of_columns(path, delimiter, columns, header, wanted, rows)
+            for place, column in found.items():
+                values[:, place] = column.numbers
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"Table {path} cannot be read: {error}.") from None
     if len(set(columns)) != len(columns):
         twice = Counter(columns).most_common(1)[0][0]
         raise DataError(f"Table {path} has two columns {twice!r}; rename one.")
-    return Table(columns, values, label, words, counted)
+    return Table(columns, values, label, words, counted, {columns[i]: c.words for i, c in found.items()},
+                 {columns[i]: c.strange for i, c in found.items() if c.strange})
+
+
+class _Category(NamedTuple):
+    """A column of texts. numbers: of each row, 0 for the `strange` cells that are not among the words."""
+
+    words: tuple[str, ...]
+    numbers: np.ndarray
+    strange: int
+
+
+def _texts(path: Path, delimiter: str, columns: tuple[str, ...], header: bool, wanted: set[int], texts: Sequence[str],
+           known: Mapping[str, tuple[str, ...]]) -> dict[int, _Category]:
+    """The columns among `wanted` that are of texts, by their places.
+
+    Raises:
+        DataError: a column that was named is not there, or one has too many different texts for categories.
+    """
+    lost = [name for name in texts if name not in columns and name != ANY]
+    if lost:
+        raise DataError(f"Table {path} has no column {lost[0]!r}, which the option categories names; its columns are "
+                        f"{one_line(', '.join(columns), 1000)}.")
+    places = [i for i in sorted(wanted) if columns[i] in texts or columns[i] in known]
+    seen: dict[int, dict[str, int]] = {}
+    cells_of: dict[int, array[int]] = {}
+    for line, cells in _lines(path, delimiter, len(columns), header):
+        if not seen:
+            more = [i for i in sorted(wanted) if ANY in texts and i not in places and not _is_number(cells[i])]
+            seen, cells_of = {i: {} for i in (*places, *more)}, {i: array("q") for i in (*places, *more)}
+            if not seen:
+                return {}
+        for i, words in seen.items():
+            cells_of[i].append(words.setdefault(cells[i].strip(), len(words)))
+            if len(words) > MOST_WORDS and columns[i] not in known:
+                raise DataError(f"Table {path}, line {line}: the column {columns[i]!r} has more than {MOST_WORDS:,} different texts, too many for "
+                                "categories; leave it out with the option inputs.")
+    found = {}
+    for i, words in seen.items():
+        order = known[columns[i]] if columns[i] in known else tuple(sorted(word for word in words if word))
+        if sum(map(len, order)) > MOST_LETTERS:
+            raise DataError(f"Table {path}: the texts of the column {columns[i]!r} are too long for categories; leave it out with the option inputs.")
+        number = {word: n for n, word in enumerate(order, 1)}
+        numbers = np.array([number.get(word, 0) for word in words], np.float64)[np.frombuffer(cells_of[i], np.int64)]
+        found[i] = _Category(order, numbers, int(np.count_nonzero(numbers == 0)))
+    return found
+
+
+def _of_columns(path: Path, delimiter: str, columns: tuple[str, ...], header: bool, wanted: list[int], rows: int | None) -> np.ndarray:
+    """The numbers of some columns, NaN in the others; `rows`: how many there are, where somebody has gone through them."""
+    found = np.full((rows or 0, len(columns)), math.nan)
+    if rows and wanted:
+        with open_text(path, "utf-8-sig", newline="") as file:
+            values = _fast(file, delimiter, header, wanted)
+        if values is None or values.shape != (rows, len(wanted)):
+            rows = None
+        else:
+            found[:, wanted] = values
+    return found if rows else _careful(path, delimiter, columns, header, {*wanted})
 
 
 class ListedFiles(NamedTuple):
@@ -222,8 +287,8 @@ def _careful(path: Path, delimiter: str, columns: tuple[str, ...], header: bool,
             rows.append(np.array([float(cells[i]) for i in order]))
         except ValueError:
             wrong = next(i for i in order if not _is_number(cells[i]))
-            raise DataError(f"Table {path}, line {line}, column {columns[wrong]}: {cells[wrong]!r} is not a number; "
-                            "replace it or leave its row out.") from None
+            raise DataError(f"Table {path}, line {line}, column {columns[wrong]}: {one_line(cells[wrong], SHOWN)!r} is not a number; replace it or "
+                            "leave its row out; where the column holds texts that are categories, name it with the option categories.") from None
     if not rows:
         raise DataError(f"Table {path} has no rows.")
     found = np.full((len(rows), len(columns)), math.nan)
