@@ -102,7 +102,8 @@ def test_dice_of_yes_and_no_and_what_training_says():
     x, y = rng.standard_normal((8, 5, 3)), rng.integers(0, 2, (8, 5, 1)).astype(np.float32)
     net = Scores(1)
     scores = torch.tensor(x) @ torch.tensor(net.linear.weight.data.astype(np.float64)).T + torch.tensor(net.linear.bias.data.astype(np.float64))
-    result = tileflow.train(net, data=(x, y), test_data=(x, y), loss="dice", metrics="miou", micro_batch_size=8, learning_rate=0.0, precision="float64")
+    result = tileflow.train(net, data=(x, y), test_data=(x, y), loss="dice", metrics="miou", micro_batch_size=8, learning_rate=0.0,
+                            precision="float64")
     assert result.evaluate()["loss"] == pytest.approx(binary_dice(scores, torch.tensor(y)).item(), rel=1e-6)
     hits, both = (scores.numpy()[..., 0] > 0) & (y[..., 0] == 1), (scores.numpy()[..., 0] > 0) | (y[..., 0] == 1)
     each = [h.sum() / b.sum() for h, b in zip(hits.T, both.T, strict=True) if b.any()]

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..loss import AS_CHOSEN, WEIGHTS, Build, ChosenLoss, ClassLoss, Part, SeveralLosses, choose
+from ..loss.dice import BinaryDiceLoss, DiceLoss
+from ..options.data import MIXING
 from ..options.kinds import losses_by_output
 from ..options.options import Options
 from ..options.registries import LOSSES
@@ -29,7 +31,11 @@ def chosen_loss(loss: str | Build, options: Options, outputs: Sequence[Value], d
     places = {v.name: i for i, v in enumerate(outputs)}
     if nameless and len(table) == len(outputs):
         places = {output: i for i, output in enumerate(table)}
+    if table and any(name in MIXING for name in options.augment):
+        raise OptionError("Option augment: mixup and cutmix are for one loss of one output.")
     choice = _of_outputs(table, places, options, outputs, data) if table else _of_labels(loss, options, outputs, data)
+    if any(name in MIXING for name in options.augment):
+        choice = _softened(choice, outputs[0])
     if WEIGHTS not in data.more or options.sampling == "weighted":
         return choice
     if choice.loss.takes in ("anything", "nothing") or (isinstance(choice.loss, SeveralLosses) and not choice.loss.has_rows):
@@ -38,12 +44,24 @@ def chosen_loss(loss: str | Build, options: Options, outputs: Sequence[Value], d
     return replace(choice, weighted=True)
 
 
+def _softened(choice: ChosenLoss, output: Value) -> ChosenLoss:
+    """The loss of labels that are mixed (OptionError where they are none that can be)."""
+    if choice.loss.takes not in ("classes", "numbers") or isinstance(choice.loss, BinaryDiceLoss | DiceLoss):
+        raise OptionError(f"Option augment: mixup and cutmix mix labels, which the loss {choice.loss.name} does not take so.")
+    if not isinstance(choice.loss, ClassLoss):
+        return choice
+    choice.loss.for_like_labels()
+    if output.type.rank != 2:
+        raise OptionError(f"Option augment: mixup and cutmix are for one label for each row; the model's first output is {output.type}.")
+    return replace(choice, softened=True)
+
+
 def fit_of(signature: Signature, choice: ChosenLoss, data: Dataset, options: Options) -> Fit:
     """How data sets become what a training with this loss takes."""
     types = [v.type for v in signature.outputs]
     parts = choice.loss.parts if isinstance(choice.loss, SeveralLosses) else ()
     more = {p.output: (types[p.place], wanted) for p in parts[1:] if (wanted := p.loss.label_type([types[p.place]])) is not None}
-    first, label = types[parts[0].place if parts else 0], choice.loss.label_type(types)
+    first, label = types[parts[0].place if parts else 0], choice.minimised.label_type(types)
     return Fit(signature.inputs, first, label, choice, data.classes, options, more)
 
 

@@ -28,6 +28,7 @@ from ..runtime.callbacks.reporter import Reports
 from ..runtime.callbacks.several import Callbacks
 from ..runtime.callbacks.statistics import StatisticsLog
 from ..runtime.data import DataLoader, Dataset, check_given, open_data, open_more
+from ..runtime.data.augmentation import Augmentation
 from ..runtime.data.sampling import WeightedSampler
 from ..runtime.labels import Fit, is_hard, numbered_as, types_of
 from ..runtime.onnx_source import OnnxSource
@@ -310,7 +311,8 @@ def _trainer(source: Source, options: Options, task: _Task, sets: _Sets, optimiz
     callbacks.add(*own, first=True)
     callbacks.add(*from_options(options, sets.test is not None, isinstance(source, OnnxSource)),
                   MetricsFile(choice.reason, loop_options))
-    trainer = Trainer(training, sets.train, sets.test, folder, callbacks, sets.sampler)
+    augment = Augmentation.of(options.augment, sets.train, options.seed, loop_options.micro_batch_size) if options.augment else None
+    trainer = Trainer(training, sets.train, sets.test, folder, callbacks, sets.sampler, augment)
     _say_left_out(trainer.loader, callbacks)
     return trainer
 

@@ -27,7 +27,7 @@ class ChosenLoss:
     """A loss, why it is that one, and what to say about it.
 
     one_hot: the axis of a row's label along which one-hot labels become class numbers; None: the labels stay as they are.
-    weighted: rows have weights. more: of further outputs, by their names.
+    weighted: rows have weights. softened: class numbers become probabilities, so that rows can be mixed. more: of further outputs, by their names.
     """
 
     loss: Loss
@@ -35,13 +35,18 @@ class ChosenLoss:
     notes: tuple[str, ...] = ()
     one_hot: int | None = None
     weighted: bool = False
+    softened: bool = False
     more: Mapping[str, ChosenLoss] = field(default_factory=dict)
 
 
     @property
     def minimised(self) -> Loss:
         """What training minimises: the loss, by the rows' weights where they have some."""
-        return WeightedLoss(self.loss) if self.weighted else self.loss
+        return WeightedLoss(self._measured) if self.weighted else self._measured
+
+    @property
+    def _measured(self) -> Loss:
+        return self.loss.for_like_labels() if self.softened and isinstance(self.loss, ClassLoss) else self.loss
 
     @property
     def of_label(self) -> ChosenLoss:

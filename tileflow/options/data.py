@@ -10,8 +10,10 @@ from .declaration import declared
 from .kinds import COUNT, Choice, FilePath, Flag, Integer, Integers, Names, Number, Numbers, Range, Text
 
 _option = functools.partial(declared, "data")
-DataFormat = Literal["auto", "npz", "npy", "idx", "csv", "images"]
+DataFormat = Literal["auto", "npz", "npy", "idx", "csv", "parquet", "arrow", "images"]
 SyntheticData = Literal["none", "zeros", "normal"]
+MIXING = ("mixup", "cutmix")
+AUGMENTATIONS = ("flip", "crop", "color", *MIXING)
 Sampling = Literal["each", "balanced", "weighted"]
 DataLoaderMode = Literal["sync", "async", "async_rebatched"]
 
@@ -21,8 +23,8 @@ class DataOptions:
     """Where rows come from, what of them is taken, and how they are read."""
 
     data: str | None = _option(
-        None, FilePath(), "training data: a folder (of images by class, too), an .npz, .npy or .csv file, or the name digits", optional=True,
-        common=True, free=True)
+        None, FilePath(), "training data: a folder (of images by class, too), an .npz, .npy, .csv or .parquet file, or the name digits",
+        optional=True, common=True, free=True)
     test_data: str | None = _option(
         None, FilePath(), "data to measure accuracy with after each epoch", optional=True, common=True,
         verbs=("train",), free=True, known_as=("val_data", "validation_data", "eval_data"))
@@ -50,6 +52,10 @@ class DataOptions:
         (), Integers(COUNT), "height and width of the images that files are decoded to (one number: both); by default "
         "what the model's input says, else the size of the first image", known_as=("img_size", "imgsz"))
     shuffle: bool = _option(True, Flag(), "draw the training rows in a new random order each epoch", verbs=("train",))
+    augment: tuple[str, ...] = _option(
+        (), Names(), "what is done to training images at random: flip (left and right), crop (moved by up to an eighth), "
+        "color (brightness, contrast, saturation), mixup and cutmix (mixed with another of the micro-batch, labels, too)",
+        verbs=("train",), known_as=("augmentation", "data_augmentation"))
     sampling: Sampling = _option(
         "each", Choice(get_args(Sampling)), "an epoch has each row once, or rows drawn with replacement: all classes as "
         "often (balanced), or by sample_weight (weighted), which then does not weigh the loss", verbs=("train",))

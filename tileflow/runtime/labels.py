@@ -16,7 +16,7 @@ from ..options.options import Options
 from ..system.errors import DataError
 from .data import Dataset, Scaling
 from .data.classes import CHUNK, from_one_hot, renumbered
-from .data.columns import Column, Known
+from .data.columns import Column, Known, OneHot, one_hot
 from .source import Source
 
 
@@ -79,7 +79,7 @@ class Fit:
         if not dataset.may_vary:
             return self
         signature = source.signature(list(types_of(source, dataset).values()), True)
-        label = self.choice.loss.label_type([v.type for v in signature.outputs])
+        label = self.choice.minimised.label_type([v.type for v in signature.outputs])
         return replace(self, inputs=signature.inputs, output=signature.outputs[0].type, label=label)
 
     @staticmethod
@@ -124,6 +124,10 @@ def ready(dataset: Dataset, choice: ChosenLoss, output: TensorType, classes: tup
     count = choice.loss.classes(output) if isinstance(choice.loss, ClassLoss) else None
     if choice.loss.takes != "anything":
         _check(dataset, choice, count)
+    if choice.softened and count is not None and dataset.label is not None:
+        array = dataset.label.array
+        dataset = dataset.with_labels(array.then(partial(one_hot, classes=count)) if isinstance(array, Column) else OneHot(array, count),
+                                      dataset.classes)
     return dataset
 
 

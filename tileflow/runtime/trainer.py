@@ -29,6 +29,7 @@ from .callbacks.logs import Logs
 from .callbacks.run import Request, TrainingRun, kept_name
 from .callbacks.several import Callbacks
 from .data import DataLoader, Dataset
+from .data.augmentation import Augmentation
 from .data.sampling import WeightedSampler
 from .data.values import doubts
 from .evaluate import Evaluator
@@ -58,6 +59,8 @@ class Trainer:
     callbacks: Callbacks
     sampler: WeightedSampler | None = None
     """What draws the rows of an epoch; None: each once."""
+    augment: Augmentation | None = None
+    """What is done to training rows at random."""
     has_command: bool = False
     """The folder says all that the command needs to go on with this run."""
     history: list[Epoch] = field(default_factory=list)
@@ -74,7 +77,7 @@ class Trainer:
     """Writes the model as an ONNX file."""
 
     def __post_init__(self) -> None:
-        self.loader = DataLoader(self.options, self.train, drop_last=self.options.drop_last, sampler=self.sampler)
+        self.loader = DataLoader(self.options, self.train, drop_last=self.options.drop_last, sampler=self.sampler, augment=self.augment)
         batch = self.options.combined_batch_size
         self.schedule = CallSchedule.of(len(self.train) // batch * batch if self.train.is_open else len(self.train), self.options)
         self._rest: dict[Step, TrainingModel] = {}

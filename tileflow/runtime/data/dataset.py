@@ -15,7 +15,7 @@ from ...memory.types import TensorType
 from ...options.options import Options
 from ...system.errors import DataError
 from .classes import numbered
-from .columns import LOOKED_AT, UNKNOWN_LENGTH, Column, Known
+from .columns import LOOKED_AT, UNKNOWN_LENGTH, Column, Known, OneHot
 from .scaling import Scaling, Statistics, resolve
 from .values import doubts
 
@@ -159,11 +159,12 @@ class Dataset:
         numbers, classes = numbered(label, what)
         return cls(name, fields, None if label is None else Field.of(numbers, what), classes=classes, **more)
 
-    def with_labels(self, array: np.ndarray | Column, classes: tuple[str, ...] | None) -> Dataset:
+    def with_labels(self, array: np.ndarray | Column | OneHot, classes: tuple[str, ...] | None) -> Dataset:
         """The dataset with other labels for all rows of its arrays."""
         if self.label is not None and isinstance(self.label.array, Known) and isinstance(array, np.ndarray):
             array = Known(self.label.array.numbers, array)
-        made = Field(array, array.shape[1:], array.dtype) if isinstance(array, Column) else Field.of(array, f"The labels of data {self.name}")
+        lazy = isinstance(array, Column | OneHot)
+        made = Field(array, array.shape[1:], array.dtype) if lazy else Field.of(array, f"The labels of data {self.name}")
         return replace(self, label=made, classes=classes)
 
     def __len__(self) -> int:
@@ -186,7 +187,7 @@ class Dataset:
         """The labels [rows, ...] as they were given; None without labels."""
         if self.label is None:
             return None
-        array = self.label.array.values if isinstance(self.label.array, Known) else self.label.array
+        array = self.label.array[:] if isinstance(self.label.array, Known) else self.label.array
         return array if self.rows is None else array[self.rows]
 
     @property

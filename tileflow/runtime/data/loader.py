@@ -21,6 +21,7 @@ from .dataset import Dataset, permutation
 from .sources import open_data
 
 MODES = ("sync", "async", "async_rebatched")
+Augment = Callable[[Batch, int, int], Batch]
 IN_FLIGHT = 2
 """Requests that each worker has at a time."""
 
@@ -38,7 +39,8 @@ class DataLoader:
                  drop_last: bool | None = None, seed: int | None = None, pad_last: bool = False, *, num_workers: int | None = None,
                  persistent_workers: bool | None = None, mode: str | None = None, rebatched_worker_size: int | None = None,
                  sampler: Iterable[int] | None = None, batch_sampler: Iterable[Sequence[int]] | None = None,
-                 collate_fn: Collate | None = None, worker_init_fn: Callable[[int], None] | None = None, timeout: float | None = None) -> None:
+                 collate_fn: Collate | None = None, worker_init_fn: Callable[[int], None] | None = None, timeout: float | None = None,
+                 augment: Augment | None = None) -> None:
         """Args:
             options: frozen from here on; the other arguments default to them.
             dataset: one of
@@ -59,6 +61,7 @@ class DataLoader:
             batch_sampler: lists of row numbers, a micro-batch each, in place of batch_size, shuffle and sampler.
             collate_fn: makes a batch of a list of rows.
             worker_init_fn: called with a worker's number in its process before it reads.
+            augment: what is done to a batch, its epoch and the number of its first row there; of a Dataset.
             timeout: seconds for which a worker's answer is waited for; 0: any time.
 
         Raises:
@@ -75,7 +78,7 @@ class DataLoader:
         self.mode = mode if mode is not None else options.data_loader_mode or ("async" if options.prefetch else "sync")
         self.rebatched_worker_size = options.rebatched_worker_size if rebatched_worker_size is None else rebatched_worker_size
         self.sampler, self.batch_sampler = sampler, batch_sampler
-        self.worker_init_fn = worker_init_fn
+        self.worker_init_fn, self.augment = worker_init_fn, augment
         self.timeout = options.worker_timeout if timeout is None else timeout
         self.epoch, self.offset = 0, 0
         self._workers: Workers | None = None
@@ -169,7 +172,8 @@ class DataLoader:
             workers.want()
 
         def batches() -> Iterator[Batch]:
-            return self._stream(offset, workers) if self.is_stream else self._read(epoch, offset, workers)
+            read = self._stream(offset, workers) if self.is_stream else self._read(epoch, offset, workers)
+            return read if self.augment is None else self._augmented(read, self.augment, epoch, offset)
 
         give_up = None if workers is None else workers.abandon
         made = batches() if self.mode == "sync" else ahead(batches, max(self.options.prefetch, 1), give_up, self.stop)
@@ -247,6 +251,12 @@ class DataLoader:
                 budget.require(self.num_workers * self.dataset.held_bytes, what, "leave num_workers at 0: arrays need no help")
             self._workers = Workers(self._reader, self.num_workers, one_line(self.name), self.worker_init_fn, self.timeout)
         return self._workers
+
+    @staticmethod
+    def _augmented(batches: Iterator[Batch], augment: Augment, epoch: int, place: int) -> Iterator[Batch]:
+        for batch in batches:
+            yield augment(batch, epoch, place)
+            place += len(batch[0])
 
     def _holds(self, rows: np.ndarray | None = None) -> bool:
         """These rows (None: all) were read before and are kept, so that nobody need be asked for them."""

@@ -20,15 +20,17 @@ from ...options.kinds import losses_by_output
 from ...options.options import Options
 from ...system.errors import DataError, OptionError
 from ...system.text import one_line
+from .arrow import read_columns
 from .columns import UNKNOWN_LENGTH, Head, columns_of
 from .dataset import Dataset, Field
 from .idx import find_idx, is_idx, read_idx
 from .images import Listing, Wanted, dataset_of, folder_listings, form_of, is_folder_of_images
 from .npy import open_npy, open_npz
-from .table import has_names, listed_files, read_table
+from .table import has_names, listed_files, read_table, table_of
 
 LABEL_NAMES = ("y", "label", "labels", "target", "targets")
 BUILT_IN = ("digits",)
+ARROW = ("parquet", "arrow")
 _PART_LAST = re.compile(r"(.+)[_-](train|test|val|valid|validation)", re.IGNORECASE)
 _PART_FIRST = re.compile(r"(train|test|val|valid|validation)[_-](.+)", re.IGNORECASE)
 
@@ -72,8 +74,8 @@ def open_data(spec: Any, options: Options | None = None, trained: Roles | None =
             - rows of somebody's own: data[i] by number, as PyTorch's data sets, or one after the other (an iterable, a generator, a function that
               makes one for each epoch, PyTorch's DataLoader); a row is an array, a tuple (input, ..., label) or a dict;
             - the built-in name "digits";
-            - a path: `.npz`, `.npy` (x.npy with y.npy beside it), `.csv`/`.tsv` (of numbers, or a list of image files), an IDX file, or a
-              folder with `.npy` or IDX files (MNIST's names), or of images by class.
+            - a path: `.npz`, `.npy` (x.npy with y.npy beside it), `.csv`/`.tsv` (of numbers, or a list of image files), `.parquet`, `.arrow`,
+              an IDX file, or a folder with `.npy` or IDX files (MNIST's names), or of images by class.
             Named arrays are sorted into train and test by their names (x_train, y_test, test_images ...); the label is
             the array `options.label`, else one called y, label, labels, target or targets.
         options: data_format, inputs, label and validation_split (with seed) count.
@@ -236,13 +238,15 @@ def _open_path(path: Path, options: Options, trained: Roles) -> Data:
                        for part, more in (("train", ""), ("test", " (test)")))
         assert train is not None
         return Data(train, test if test is None else replace(test, notes=()))
+    if form in ARROW:
+        return _table(path, options, trained, form)
     if (found := listed_files(path, is_image, lambda columns: _label_column(columns, options, trained, path), options.inputs)) is not None:
         base, label = path.parent, None if found.label is None else found.columns[found.label]
         listing = Listing(tuple(os.path.join(base, name) for name in found.files), found.labels)
         return Data(dataset_of(listing, str(path), options, trained.images, label), None)
     if form == "images":
         raise DataError(f"Table {path} has no column of image files in its first row; their names end in {', '.join(ENDINGS)}.")
-    return _table(path, options, trained)
+    return _table(path, options, trained, form)
 
 
 def _reading(path: Path) -> Callable[[], np.ndarray]:
@@ -261,15 +265,15 @@ def _format(path: Path) -> str:
         raise DataError(f"Folder {path} holds no data that tileflow knows: neither .npy files nor IDX files such as "
                         "train-images-idx3-ubyte, nor images in folders by their class; for .npz and .csv give the file itself.")
     suffix = path.suffix.lower()
-    known = {".npz": "npz", ".npy": "npy", ".csv": "csv", ".tsv": "csv"}
+    known = {".npz": "npz", ".npy": "npy", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow"}
     if suffix in known:
         return known[suffix]
     if is_idx(path):
         return "idx"
-    raise DataError(f"Data file {path} has no known ending (.npz, .npy, .csv, .tsv or IDX); set the option data_format.")
+    raise DataError(f"Data file {path} has no known ending (.npz, .npy, .csv, .tsv, .parquet, .arrow or IDX); set the option data_format.")
 
 
-def _table(path: Path, options: Options, trained: Roles) -> Data:
+def _table(path: Path, options: Options, trained: Roles, form: str) -> Data:
     def label_of(columns: tuple[str, ...]) -> int | None:
         label = _label_column(columns, options, trained, path)
         among_inputs = columns and label is not None and not options.label and columns[label] in options.inputs
@@ -286,7 +290,13 @@ def _table(path: Path, options: Options, trained: Roles) -> Data:
         weights = _weights_column(columns, options, trained, path)
         return inputs_of(columns) if weights is None else [*inputs_of(columns), weights]
 
-    table = read_table(path, label_of, wanted_of, options.categories, trained.categories)
+    if form in ARROW:
+        columns_read = read_columns(path, form)
+        if any(array.ndim > 1 for array in columns_read.values()):
+            return _named({name: _holding(array) for name, array in columns_read.items()}, str(path), options, trained)
+        table = table_of(path, columns_read, label_of, wanted_of, options.categories, trained.categories)
+    else:
+        table = read_table(path, label_of, wanted_of, options.categories, trained.categories)
     label, chosen = table.label, inputs_of(table.columns)
     present = set(table.columns)
     lost = [] if options.inputs or not has_names(table.columns) else [name for name in trained.inputs if name not in present]

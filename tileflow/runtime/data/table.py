@@ -7,7 +7,7 @@ import os
 import warnings
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TextIO
@@ -102,6 +102,37 @@ def read_table(path: Path, label_of: Callable[[tuple[str, ...]], int | None], in
                  {columns[i]: c.strange for i, c in found.items() if c.strange})
 
 
+def table_of(path: Path, columns: Mapping[str, np.ndarray], label_of: Callable[[tuple[str, ...]], int | None],
+             inputs_of: Callable[[tuple[str, ...]], list[int]], texts: Sequence[str], known: Mapping[str, tuple[str, ...]]) -> Table:
+    """Columns [rows] of numbers and texts as the table that `read_table` makes of a file's.
+
+    Raises:
+        DataError: there are no rows, or a wanted column holds texts that nobody says are categories.
+    """
+    names = tuple(columns)
+    rows = len(next(iter(columns.values()), ()))
+    if not rows:
+        raise DataError(f"Table {path} has no rows.")
+    budget.require(COPIES * 8 * rows * len(names), f"Table {path}", "use .npy files, which are read from disk as needed, or fewer rows")
+    label, values = label_of(names), np.full((rows, len(names)), math.nan)
+    found: dict[str, _Category] = {}
+    _check_named(path, names, texts)
+    for place in sorted({*inputs_of(names), *([] if label is None else [label])}):
+        name, column = names[place], columns[names[place]]
+        if column.dtype.kind != "U":
+            values[:, place] = column
+        elif place != label:
+            if name not in texts and ANY not in texts and name not in known:
+                raise DataError(f"Table {path}: the column {name!r} holds texts, which are no numbers: name it with the option categories where they "
+                                "are categories, or leave it out with the option inputs.")
+            different, places = np.unique(np.char.strip(column), return_inverse=True)
+            found[name] = _category(path, name, different.tolist(), places, known)
+            values[:, place] = found[name].numbers
+    words = columns[names[label]] if label is not None and columns[names[label]].dtype.kind == "U" else None
+    return Table(names, values, label, words, False, {name: c.words for name, c in found.items()},
+                 {name: c.strange for name, c in found.items() if c.strange})
+
+
 class _Category(NamedTuple):
     """A column of texts. numbers: of each row, 0 for the `strange` cells that are not among the words."""
 
@@ -117,14 +148,11 @@ def _texts(path: Path, delimiter: str, columns: tuple[str, ...], header: bool, w
     Raises:
         DataError: a column that was named is not there, or one has too many different texts for categories.
     """
-    lost = [name for name in texts if name not in columns and name != ANY]
-    if lost:
-        raise DataError(f"Table {path} has no column {lost[0]!r}, which the option categories names; its columns are "
-                        f"{one_line(', '.join(columns), 1000)}.")
+    _check_named(path, columns, texts)
     places = [i for i in sorted(wanted) if columns[i] in texts or columns[i] in known]
     seen: dict[int, dict[str, int]] = {}
     cells_of: dict[int, array[int]] = {}
-    for line, cells in _lines(path, delimiter, len(columns), header):
+    for _, cells in _lines(path, delimiter, len(columns), header):
         if not seen:
             more = [i for i in sorted(wanted) if ANY in texts and i not in places and not _is_number(cells[i])]
             seen, cells_of = {i: {} for i in (*places, *more)}, {i: array("q") for i in (*places, *more)}
@@ -132,18 +160,25 @@ def _texts(path: Path, delimiter: str, columns: tuple[str, ...], header: bool, w
                 return {}
         for i, words in seen.items():
             cells_of[i].append(words.setdefault(cells[i].strip(), len(words)))
-            if len(words) > MOST_WORDS and columns[i] not in known:
-                raise DataError(f"Table {path}, line {line}: the column {columns[i]!r} has more than {MOST_WORDS:,} different texts, too many for "
-                                "categories; leave it out with the option inputs.")
-    found = {}
-    for i, words in seen.items():
-        order = known[columns[i]] if columns[i] in known else tuple(sorted(word for word in words if word))
-        if sum(map(len, order)) > MOST_LETTERS:
-            raise DataError(f"Table {path}: the texts of the column {columns[i]!r} are too long for categories; leave it out with the option inputs.")
-        number = {word: n for n, word in enumerate(order, 1)}
-        numbers = np.array([number.get(word, 0) for word in words], np.float64)[np.frombuffer(cells_of[i], np.int64)]
-        found[i] = _Category(order, numbers, int(np.count_nonzero(numbers == 0)))
-    return found
+    return {i: _category(path, columns[i], words, np.frombuffer(cells_of[i], np.int64), known) for i, words in seen.items()}
+
+
+def _check_named(path: Path, columns: tuple[str, ...], texts: Sequence[str]) -> None:
+    lost = [name for name in texts if name not in columns and name != ANY]
+    if lost:
+        raise DataError(f"Table {path} has no column {lost[0]!r}, which the option categories names; its columns are "
+                        f"{one_line(', '.join(columns), 1000)}.")
+
+
+def _category(path: Path, name: str, words: Iterable[str], places: np.ndarray, known: Mapping[str, tuple[str, ...]]) -> _Category:
+    """A column of texts: which of the different `words` each row has (DataError where these are too many for categories)."""
+    order = known[name] if name in known else tuple(sorted(word for word in words if word))
+    if len(order) > MOST_WORDS or sum(map(len, order)) > MOST_LETTERS:
+        raise DataError(f"Table {path}: the column {name!r} has {len(order):,} different texts of {sum(map(len, order)):,} letters, too many for "
+                        "categories; leave it out with the option inputs.")
+    number = {word: n for n, word in enumerate(order, 1)}
+    numbers = np.array([number.get(word, 0) for word in words], np.float64)[places]
+    return _Category(order, numbers, int(np.count_nonzero(numbers == 0)))
 
 
 def _of_columns(path: Path, delimiter: str, columns: tuple[str, ...], header: bool, wanted: list[int], rows: int | None) -> np.ndarray:
