@@ -55,7 +55,7 @@ def test_texts_are_numbered_from_one_in_their_order(tmp_path: Path, delimiter: s
     numbers = open_data(table(tmp_path / "n.csv", [(1, 10, 5, 0), (2, 9, 7, 1)]), Options(categories="colour")).train        # numbers are texts, too
     assert numbers.categories == {"colour": ("10", "9")}
     assert numbers.inputs["x"].tolist() == [[1, 1, 5], [2, 2, 7]]
-    with pytest.raises(DataError, match="line 2, column colour: 'blue' is not a number; .* name it with the option categories"):
+    with pytest.raises(DataError, match=r"line 2, column colour: 'blue' is not a number; .* name it with the option categories"):
         open_data(table(tmp_path / "t.csv"), Options(categories="town"))
 
 
@@ -89,7 +89,7 @@ def test_what_is_no_category(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         open_data(path, Options(categories="shape"))
     monkeypatch.setattr(tables, "MOST_WORDS", 2)
     with pytest.raises(DataError, match="'colour' has 3 different texts of 12 letters, too many"):
-        open_data(path, Options(categories="colour,town".split(",")))
+        open_data(path, Options(categories=["colour", "town"]))
     (tmp_path / "h.csv").write_text("a,b,y\n" + "x" * 200_000 + ",1,1\n")
     with pytest.raises(DataError, match=r"h.csv cannot be read: field larger"):
         open_data(str(tmp_path / "h.csv"), Options(categories="a"))

@@ -10,7 +10,7 @@ from peers import needs
 
 import tileflow
 from tileflow import nn
-from tileflow.options.kinds import losses_by_output
+from tileflow.options.losses import losses_by_output
 from tileflow.runtime.data import DataLoader, open_data
 from tileflow.runtime.data.sampling import WeightedSampler
 from tileflow.system.errors import DataError, OptionError

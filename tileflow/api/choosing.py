@@ -10,7 +10,7 @@ import numpy as np
 from ..loss import AS_CHOSEN, WEIGHTS, Build, ChosenLoss, ClassLoss, Part, SeveralLosses, choose
 from ..loss.dice import BinaryDiceLoss, DiceLoss
 from ..options.data import MIXING
-from ..options.kinds import losses_by_output
+from ..options.losses import losses_by_output
 from ..options.options import Options
 from ..options.registries import LOSSES
 from ..runtime.data import Dataset, Field

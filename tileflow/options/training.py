@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from .declaration import declared
-from .kinds import COUNT, Choice, ClassWeights, Flag, Integer, LossNames, Names, Number, OneOf, Range
+from .kinds import COUNT, Choice, Flag, Integer, Names, Number, OneOf, Range
+from .losses import ClassWeights, LossNames
 from .needs import Where
 from .registries import LOSSES
 from .verbs import MODELS, SIMULATED, TRAINING, UPDATING
@@ -47,7 +48,7 @@ class TrainingOptions:
         None, Integer(), "class number of labels that do not count ({whose})", optional=True, commands=("infer",),
         of=LOSSES)
     class_weights: tuple[float, ...] | Literal["balanced"] = _option(
-        (), ClassWeights(), "weight of each class in the loss, or balanced: by how seldom it is among the training labels "
+        (), ClassWeights(Number(Range(least=0))), "weight of each class in the loss, or balanced: by how seldom it is among the training labels "
         "({whose})", of=LOSSES)
     label_smoothing: float = _option(
         0.0, Number(Range(least=0, most=1)), "share of each label that is spread evenly over all classes ({whose})",

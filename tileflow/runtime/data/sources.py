@@ -16,7 +16,7 @@ from ...feed.images import ENDINGS, is_image
 from ...feed.items import Collate, Collated, Fills, Items, Stream, array_of, collate, heaped, is_by_number, is_loader, is_one_by_one
 from ...loss import WEIGHTS
 from ...memory.tensor import kind_of
-from ...options.kinds import losses_by_output
+from ...options.losses import losses_by_output
 from ...options.options import Options
 from ...system.errors import DataError, OptionError
 from ...system.text import one_line
