@@ -24,7 +24,7 @@ class DataOptions:
 
     data: str | None = _option(
         None, FilePath(), "training data: a folder (of images by class, too), an .npz, .npy, .csv or .parquet file, or the name digits",
-        optional=True, common=True, free=True)
+        optional=True, common=True, free=True, known_as=("train_data", "train_dir"))
     test_data: str | None = _option(
         None, FilePath(), "data to measure accuracy with after each epoch", optional=True, common=True,
         verbs=("train",), free=True, known_as=("val_data", "validation_data", "eval_data"))
