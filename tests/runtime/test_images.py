@@ -83,6 +83,11 @@ def test_folders_and_lists(folder: Path, tmp_path: Path):
     listed = open_data(str(table)).train
     assert (listed.row_names, listed.classes, listed.label_name) == (tuple(f"{folder}/{n}" for n in names), COLOURS, "kind")
     assert listed.digest() == data.train.digest()
+    table.write_text("file,price\n" + "".join(f"{n},{i / 2}\n" for i, n in enumerate(names)))
+    priced = open_data(str(table)).train
+    assert priced.classes is None
+    assert priced.labels is not None
+    assert priced.labels.tolist() == [i / 2 for i in range(26)]
     table.write_text("\n".join(names))                                # no header, no labels
     assert open_data(str(table)).train.label is None
     os.link(data.train.row_names[0], folder / "extra.png")
@@ -396,6 +401,7 @@ def test_links(tmp_path: Path):
     ("file,y\na.png,1\nnotes.txt,2\n", "line 3, column file: 'notes.txt' is not the name of such a file"),
     ("file,y\na.png,1\nb.png\n", "line 3, has 1 cells"),
     ("file,y\na.png," + "x" * 200_000 + "\n", "field larger than field limit"),
+    ("file,y\na.png,1\na.png,\n", "line 3, column y: there is no label"),
     ("file,y\ngone.png,1\n", "gone.png cannot be read: No such file"),
 ])
 def test_lists_that_are_refused(text: str, says: str, tmp_path: Path):

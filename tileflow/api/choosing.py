@@ -11,6 +11,7 @@ from ..loss import AS_CHOSEN, WEIGHTS, Build, ChosenLoss, ClassLoss, Part, Sever
 from ..loss.dice import BinaryDiceLoss, DiceLoss
 from ..options.data import MIXING
 from ..options.losses import losses_by_output
+from ..options.needs import joined
 from ..options.options import Options
 from ..options.registries import LOSSES
 from ..runtime.data import Dataset, Field
@@ -71,7 +72,7 @@ def _of_outputs(table: dict[str, tuple[str, float]], places: dict[str, int], opt
     unused = [name for name in LOSSES.own if getattr(options, name) != getattr(Options(), name)
               and not any(name in LOSSES[loss].options for loss, _ in table.values())]
     if unused:
-        raise OptionError(f"Option {unused[0]} is for the loss {' and '.join(LOSSES.having(unused[0]))}, which no output has.")
+        raise OptionError(f"Option {unused[0]} is for the loss {joined(LOSSES.having(unused[0]))}, which no output has.")
     parts: list[Part] = []
     chosen: dict[str, ChosenLoss] = {}
     for output, (loss, factor) in table.items():

@@ -50,9 +50,19 @@ class Kept(Items):
             if not count:
                 self.room = 0
                 return
-            self._parts = [np.frombuffer(mmap.mmap(-1, max(1, count * math.prod(a.shape[1:]) * a.itemsize)), a.dtype,
-                                         count * math.prod(a.shape[1:])).reshape(count, *a.shape[1:]) for a in batch]
+            try:
+                self._parts = [_mapped((count, *a.shape[1:]), a.dtype) for a in batch]
+            except OSError:                                      # a limit on the process's memory
+                self.room = 0
+                return
         fits = rows < len(self._parts[0])
         for kept, new in zip(self._parts, part(batch, fits), strict=True):
             kept[rows[fits]] = new
         self._have[rows[fits]] = True
+
+
+def _mapped(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """An array whose pages are taken when they are written; OSError where it cannot be had."""
+    count = math.prod(shape)
+    memory = mmap.mmap(-1, max(1, count * dtype.itemsize), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return np.frombuffer(memory, dtype, count).reshape(shape)

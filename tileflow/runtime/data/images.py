@@ -1,6 +1,7 @@
 """Folders of images by class, and lists of image files in a table: which files there are, their labels, and what they become."""
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -19,8 +20,8 @@ from .columns import Known, columns_of
 from .dataset import Dataset, Field
 
 PARTS = {"train": "train", "training": "train", "test": "test", "val": "test", "valid": "test", "validation": "test"}
-KEPT_SHARE = 0.4
-"""Of the memory that can be had, for decoded images."""
+KEPT_SHARE, UNKNOWN_ROOM = 0.4, 1 << 30
+"""Of the memory that can be had, for decoded images; and bytes where nobody says how much that is."""
 
 
 class Listing(NamedTuple):
@@ -132,21 +133,34 @@ def dataset_of(listing: Listing, name: str, options: Options, wanted: Wanted, la
     """
     form, notes = _form(listing.paths[0], options, wanted)
     room = budget.available()
-    source = Kept(Images(listing.paths, form), int(KEPT_SHARE * room) if room is not None else 0)
+    source = Kept(Images(listing.paths, form), int(KEPT_SHARE * room) if room is not None else UNKNOWN_ROOM)
     fills: dict[object, float | None] = {}
     source.fills = fills
     columns = columns_of(source, len(source), fills, False)
     pixels = columns[0]
     label, classes = None, None
     if listing.labels is not None:
-        values, classes = numbered(np.array(listing.labels), f"The labels of data {name}")
-        known = Known(columns[1], np.asarray(values))
+        values, classes = _labels(listing.labels, name)
+        known = Known(columns[1], values)
         label = Field(known, (), known.dtype)
     if listing.others:
         notes.append(f"Data {one_line(name)}: {len(listing.others):,} file{'s are' if len(listing.others) > 1 else ' is'} left out, by the name no "
                      f"image, such as {one_line(listing.others[0])}.")
     return Dataset(name, {"x": Field(pixels, pixels.shape[1:], pixels.dtype)}, label, source=source, nameless=True, notes=tuple(notes),
                    classes=classes, label_name=label_name, row_names=listing.paths)
+
+
+def _labels(texts: tuple[str, ...], name: str) -> tuple[np.ndarray, tuple[str, ...] | None]:
+    """Labels as numbers, and the names of classes where they were words."""
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError:
+        raise DataError(f"The labels of data {name}, or the folders that are its classes, have names that are no UTF-8 text; rename them.") from None
+    values, classes = numbered(np.array(texts), f"The labels of data {name}")
+    if classes is not None:
+        with contextlib.suppress(ValueError):
+            return np.array([float(text) for text in texts]), None
+    return np.asarray(values), classes
 
 
 def _form(first: str, options: Options, wanted: Wanted) -> tuple[ImageForm, list[str]]:

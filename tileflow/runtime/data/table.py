@@ -231,6 +231,8 @@ def listed_files(path: Path, is_file: Callable[[str], bool], label_of: Callable[
             if not is_file(name := cells[place].strip()):
                 raise DataError(f"Table {path}, line {line}, column {columns[place]}: {one_line(name, SHOWN)!r} is not the name of such a file as "
                                 "the first row has.")
+            if label is not None and not cells[label].strip():
+                raise DataError(f"Table {path}, line {line}, column {columns[label]}: there is no label.")
             files.append(name)
             labels.append("" if label is None else cells[label].strip())
     except (OSError, UnicodeDecodeError, csv.Error) as error:
