@@ -19,6 +19,7 @@ def told(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     return said.out + said.err
 
 
+@pytest.mark.exhaustive                    # whole learning
 def test_digits_as_images_by_class(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     Image = needs("PIL.Image")
     with resources.as_file(resources.files("tileflow") / "data" / "digits.npz") as path, np.load(path) as digits:
@@ -44,7 +45,8 @@ def test_texts_as_tokens_with_padding(tmp_path: Path, capsys: pytest.CaptureFixt
     labels = np.where((tokens == 1).sum(1) > (tokens == 2).sum(1), "ham", "egg")
     np.savez(tmp_path / "texts.npz", tokens_train=tokens[:160], label_train=labels[:160], tokens_test=tokens[160:], label_test=labels[160:])
     weights = {"table": rng.standard_normal((6, 4)).astype(np.float32), "zero": np.array(0, np.int64),
-               "w": rng.standard_normal((4, 2)).astype(np.float32), "b": np.zeros(2, np.float32), "last": np.array([2], np.int64), "one": np.array([1], np.int64)}
+               "w": rng.standard_normal((4, 2)).astype(np.float32), "b": np.zeros(2, np.float32), "last": np.array([2], np.int64),
+               "one": np.array([1], np.int64)}
     nodes = [node("Gather", ["table", "tokens"], ["e"]), node("Equal", ["tokens", "zero"], ["pad"]), node("Not", ["pad"], ["kept"]),
              node("Cast", ["kept"], ["m"], to=1), node("Unsqueeze", ["m", "last"], ["mask"]), node("Mul", ["e", "mask"], ["shown"]),
              node("ReduceSum", ["shown", "one"], ["sum"], keepdims=0), node("ReduceSum", ["mask", "one"], ["count"], keepdims=0),

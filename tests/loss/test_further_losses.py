@@ -76,7 +76,10 @@ CASES: dict[str, tuple[str, dict[str, Any], np.ndarray, Callable[[Any, Any], Any
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+FEW = ("soft-softmax", "kl", "focal-weights", "huber", "dice")
+
+
+@pytest.mark.parametrize("case", [pytest.param(c, marks=[] if c in FEW else pytest.mark.exhaustive) for c in CASES])
 def test_value_gradient_and_measure_are_pytorchs(case: str):
     """Value and slopes of weight and bias in float64, and what a measuring program finds for each row."""
     name, setting, labels, reference, shape = CASES[case]

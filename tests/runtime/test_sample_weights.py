@@ -54,7 +54,9 @@ def in_torch(loss: Any, outputs: int, batch: int) -> list[np.ndarray]:
     return [p.detach().numpy() for p in own]
 
 
-@pytest.mark.parametrize("setting", [{}, {"gradient_accumulation": 2}, {"loss": "mse"}, {"class_weights": (0.5, 2, 1)}, {"ignore_index": 1}], ids=str)
+@pytest.mark.parametrize("setting", [{"gradient_accumulation": 2}, {"class_weights": (0.5, 2, 1), "ignore_index": 1},
+                                     *(pytest.param(s, marks=pytest.mark.exhaustive) for s in (
+                                         {}, {"loss": "mse"}, {"class_weights": (0.5, 2, 1)}, {"ignore_index": 1}))], ids=str)
 def test_the_weighted_loss_is_kerass(setting: dict[str, Any]):
     """Weight times loss of each row, over what the loss divides by without weights; accumulated or not."""
     torch = needs("torch")
@@ -147,6 +149,8 @@ def test_balanced_and_weighted_sampling_train():
     few = (np.arange(24) % 8 == 0).astype(np.int64)
     result = tileflow.train(Linear(2), data=(X, few), sampling="balanced", epochs=4, **EXACT)
     assert 0.35 < np.mean([int(few[i]) for e in range(4) for i in result._trainer.loader.order(e)]) < 0.65
+    mixed = tileflow.train(Linear(2), data=(X, few), sampling="balanced", augment="mixup", epochs=4, **EXACT)
+    assert [list(mixed._trainer.loader.order(e)) for e in range(4)] == [list(result._trainer.loader.order(e)) for e in range(4)]
     result = tileflow.train(Linear(), data=(X, Y), sampling="weighted", sample_weight=(Y == 1).astype(float), epochs=2, **EXACT)
     assert result.evaluate((X, np.full(24, 1)))["loss"] < result.evaluate((X, np.full(24, 0)))["loss"]
 

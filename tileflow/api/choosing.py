@@ -9,6 +9,7 @@ import numpy as np
 
 from ..loss import AS_CHOSEN, WEIGHTS, Build, ChosenLoss, ClassLoss, Part, SeveralLosses, choose
 from ..loss.dice import BinaryDiceLoss, DiceLoss
+from ..loss.labels import is_one_hot
 from ..options.data import MIXING
 from ..options.losses import losses_by_output
 from ..options.needs import joined
@@ -129,6 +130,8 @@ def sampler_of(data: Dataset, options: Options, weights: Field | None) -> Weight
     what = f"Option sampling: {options.sampling}"
     if options.sampling == "balanced":
         labels = _in_memory(data, what)
+        if labels.ndim == 2 and labels.shape[1] > 1 and is_one_hot(labels, 0):
+            labels = labels.argmax(axis=1)
         if labels.size != len(labels) or labels.dtype.kind not in "biu":
             raise DataError(f"{what} takes one class number for each row; the labels are {labels.dtype}{list(labels.shape)}.")
         _, place, counts = np.unique(labels.reshape(-1), return_inverse=True, return_counts=True)

@@ -187,7 +187,7 @@ class Dataset:
         """The labels [rows, ...] as they were given; None without labels."""
         if self.label is None:
             return None
-        array = self.label.array[:] if isinstance(self.label.array, Known) else self.label.array
+        array = self.label.array[:] if isinstance(self.label.array, Known | OneHot) else self.label.array
         return array if self.rows is None else array[self.rows]
 
     @property
