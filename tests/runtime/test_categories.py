@@ -158,11 +158,14 @@ def test_arrow_files_that_are_refused(tmp_path: Path, monkeypatch: pytest.Monkey
                           ({"a": np.zeros(0), "y": np.zeros(0)}, "no rows")):
         with pytest.raises(DataError, match=says):
             open_data(written(path, columns))
+    long = written(tmp_path / "w.parquet", {"a": [0.0] * 4000, "y": ["x" * 100_000, *["y"] * 3999]})          # 1.6 GB as an array
     zeros = written(path, {"a": np.zeros(4_000_000), "y": np.zeros(4_000_000, np.int64)})                    # a few KB that are 64 MB
     assert path.stat().st_size < 1_000_000
     monkeypatch.setattr("tileflow.kernels.machine.limits.memory", lambda: type("Room", (), {"nbytes": 1 << 27, "limit": "a test"})())
     with pytest.raises(OutOfMemoryError, match=r"t.parquet needs"):
         open_data(zeros)
+    with pytest.raises(OutOfMemoryError, match=r"the column 'y' needs"):
+        open_data(long)
 
 
 def test_data_sets_of_hugging_face(tmp_path: Path):

@@ -48,7 +48,7 @@ class LossNames(Choice):
                 raise ValueError
             name, factor, times = loss.partition("*")
             number = Number(Range(above=0)).check(float(times)) if factor else 1.0
-            found[output] = super().check(name.strip()) + (f"*{number:g}" if number != 1 else "")
+            found[output] = super().check(name.strip()) + (f"*{number!r}" if number != 1 else "")
         if not found or "auto" in "".join(found.values()):
             raise ValueError
         return ",".join(f"{output}={loss}" for output, loss in found.items())

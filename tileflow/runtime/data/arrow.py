@@ -16,8 +16,6 @@ from ...system.text import one_line
 from .limits import SHOWN
 
 REMEDY = "use .npy files, which are read from disk as needed, or fewer rows"
-WIDEST = 64
-"""Bytes of a text that are counted before it is read."""
 
 
 def read_columns(path: Path, form: str) -> dict[str, np.ndarray]:
@@ -59,7 +57,9 @@ def _told(path: Path, arrow: Any) -> Iterator[None]:
 
 def _parquet(path: Path, file: Any) -> Any:
     from pyarrow import parquet
-    source = parquet.ParquetFile(file)
+    schema = parquet.ParquetFile(file).schema_arrow
+    texts = [f.name for f in schema if str(f.type) in ("string", "large_string")]
+    source = parquet.ParquetFile(file, read_dictionary=texts)              # a text that is repeated is there once
     groups = [source.metadata.row_group(i) for i in range(source.num_row_groups)]
     values = sum(max(group.column(i).num_values, group.num_rows) for group in groups for i in range(group.num_columns))
     budget.require(2 * 8 * values, f"Table {path}", REMEDY)
@@ -86,12 +86,14 @@ def _array(path: Path, name: str, column: Any, arrow: Any) -> np.ndarray:
     """A column as an array."""
     kinds, what = arrow.types, f"Table {path}: the column {one_line(name, SHOWN)!r}"
     kind = column.type
+    if kinds.is_string(kind) or kinds.is_large_string(kind):
+        column = column.dictionary_encode()
+        kind = column.type
+    if kinds.is_dictionary(kind) and (kinds.is_string(kind.value_type) or kinds.is_large_string(kind.value_type)):
+        return _texts(what, column.unify_dictionaries())
     if kinds.is_dictionary(kind):
         column = column.cast(kind.value_type)
         kind = column.type
-    if kinds.is_string(kind) or kinds.is_large_string(kind):
-        budget.require(4 * WIDEST * len(column), what, REMEDY)
-        return np.array([text or "" for text in column.to_pylist()], np.str_) if len(column) else np.zeros(0, np.str_)
     shape = [len(column)]
     while kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind):
         if column.null_count:
@@ -109,3 +111,13 @@ def _array(path: Path, name: str, column: Any, arrow: Any) -> np.ndarray:
     numbers = numbers.astype(np.float64) if numbers.dtype == object else numbers
     assert math.prod(shape) == numbers.size, (shape, numbers.size)
     return numbers.reshape(shape)
+
+
+def _texts(what: str, column: Any) -> np.ndarray:
+    """A column of texts whose chunks share a dictionary; missing ones are empty."""
+    if not len(column):
+        return np.zeros(0, np.str_)
+    words = ["", *(text or "" for text in column.chunk(0).dictionary.to_pylist())]
+    budget.require(4 * len(column) * max(map(len, words)), what, REMEDY)
+    places = np.concatenate([chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False) for chunk in column.chunks])
+    return np.array(words, np.str_)[places.astype(np.int64) + 1]
