@@ -1,5 +1,6 @@
-"""Data: what worker processes bring a loader, an epoch over a data set that takes 5 ms for each row, with one worker and with two; how long a wide
-table takes to be opened; and how fast a network trains on image files beside arrays of the same images."""
+"""Data: what worker processes bring a loader, an epoch over a data set that takes 5 ms for each row, with one worker
+and with two; how long a wide table takes to be opened; and how fast a network trains on image files beside arrays of
+the same images."""
 from __future__ import annotations
 
 import statistics
@@ -108,7 +109,8 @@ def write_images(folder: Path, count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def images(count: int) -> tuple[list[float], list[float]]:
-    """Seconds of two epochs of ResNet-18 on arrays, and on PNGs by two workers: the second is of decoded images that were kept."""
+    """Seconds of two epochs of ResNet-18 on arrays, and on PNGs by two workers: the second is of decoded images that
+    were kept."""
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         (root / "images").mkdir()
@@ -119,14 +121,16 @@ def images(count: int) -> tuple[list[float], list[float]]:
             clock = Clock()
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", tileflow.TileflowWarning)
-                tileflow.train(root / "resnet18.onnx", data=data, epochs=2, micro_batch_size=20, learning_rate=1e-3, callbacks=[clock],
+                tileflow.train(root / "resnet18.onnx", data=data, epochs=2, micro_batch_size=20, learning_rate=1e-3,
+                               callbacks=[clock],
                                out=root / f"run{len(found)}", **more)
             found.append(clock.epochs)
     return found[0], found[1]
 
 
 def run(threads: int | None, runs: int) -> Iterator[Result]:
-    """Seconds of two workers beside those of one, of a wide table beside those of NumPy's parser, and of image files beside arrays."""
+    """Seconds of two workers beside those of one, of a wide table beside those of NumPy's parser, and of image files
+    beside arrays."""
     turns = min(max(runs, 3), 5)
     one, two = (epoch(workers, turns) for workers in (1, 2))
     yield Result("loading", "one worker", 2, cpu.current().name, two, one, one / two, row="two-loader-workers",

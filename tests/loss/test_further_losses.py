@@ -1,4 +1,5 @@
-"""Losses beside cross entropy and squares: soft targets, divergence, focal, dice, Huber, each against PyTorch's formula and its gradient."""
+"""Losses beside cross entropy and squares: soft targets, divergence, focal, dice, Huber, each against PyTorch's formula
+and its gradient."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -33,7 +34,8 @@ class Scores(nn.Module):
         x = self.linear(x)
         if self.swap:
             x = x.apply("Transpose", perm=(0, 2, 1))
-        return x.apply(self.then, **({"axis": 1 if self.swap else -1} if "Softmax" in self.then else {})) if self.then else x
+        return x.apply(self.then,
+                       **({"axis": 1 if self.swap else -1} if "Softmax" in self.then else {})) if self.then else x
 
 
 def focal(x: Any, t: Any, weight: Any = None, gamma: float = 2.0, ignore: int = -100) -> Any:
@@ -62,14 +64,17 @@ CASES: dict[str, tuple[str, dict[str, Any], np.ndarray, Callable[[Any, Any], Any
     "soft-weights": ("soft_cross_entropy", {"class_weights": WEIGHTS, "label_smoothing": 0.2}, SOFT,
                      lambda x, t: F.cross_entropy(x, t, torch.tensor(WEIGHTS, dtype=x.dtype), label_smoothing=0.2), {}),
     "soft-softmax": ("soft_cross_entropy", {}, SOFT, F.cross_entropy, {"then": "Softmax"}),
-    "soft-places": ("soft_cross_entropy", {"class_axis": 1}, rng.dirichlet(np.ones(4), (6, 5)).transpose(0, 2, 1), F.cross_entropy, {"swap": True}),
+    "soft-places": ("soft_cross_entropy", {"class_axis": 1}, rng.dirichlet(np.ones(4), (6, 5)).transpose(0, 2, 1),
+                    F.cross_entropy, {"swap": True}),
     "kl": ("kl", {}, SOFT, lambda x, t: F.kl_div(x.log_softmax(1), t, reduction="batchmean"), {}),
-    "kl-logs": ("kl", {}, SOFT, lambda x, t: F.kl_div(x.log_softmax(1), t, reduction="batchmean"), {"then": "LogSoftmax"}),
+    "kl-logs": ("kl", {}, SOFT, lambda x, t: F.kl_div(x.log_softmax(1), t, reduction="batchmean"),
+                {"then": "LogSoftmax"}),
     "focal": ("focal", {}, HARD, focal, {}),
     "focal-weights": ("focal", {"class_weights": WEIGHTS, "ignore_index": 1, "focal_gamma": 0.5}, HARD,
                       lambda x, t: focal(x, t, torch.tensor(WEIGHTS, dtype=x.dtype), 0.5, 1), {}),
     "focal-places": ("focal", {"class_axis": -1}, MAPS, lambda x, t: focal(x.movedim(-1, 1), t), {}),
-    "huber": ("huber", {"huber_delta": 0.4}, rng.standard_normal((6, 4)), lambda x, t: F.huber_loss(x, t, delta=0.4), {}),
+    "huber": ("huber", {"huber_delta": 0.4}, rng.standard_normal((6, 4)), lambda x, t: F.huber_loss(x, t, delta=0.4),
+              {}),
     "dice": ("dice", {"class_axis": 1}, MAPS, dice, {"swap": True}),
     "dice-last": ("dice", {"class_axis": -1, "ignore_index": 2}, MAPS, lambda x, t: dice(x.movedim(-1, 1), t, 2), {}),
     "dice-softmax": ("dice", {}, MAPS, dice, {"swap": True, "then": "Softmax"}),
@@ -85,7 +90,8 @@ def test_value_gradient_and_measure_are_pytorchs(case: str):
     name, setting, labels, reference, shape = CASES[case]
     x = rng.standard_normal((*labels.shape[:1], *([5] if labels.shape[1:] in ((5,), (4, 5)) else []), 3))
     net = Scores(4, **shape)
-    weight, bias = (torch.tensor(p.data.astype(np.float64), requires_grad=True) for p in (net.linear.weight, net.linear.bias))
+    weight, bias = (torch.tensor(p.data.astype(np.float64), requires_grad=True)
+                    for p in (net.linear.weight, net.linear.bias))
     scores = torch.tensor(x) @ weight.T + bias
     wanted = reference(scores.movedim(-1, 1) if shape.get("swap") else scores, torch.tensor(labels))
     wanted.backward()
@@ -104,8 +110,10 @@ def test_dice_of_yes_and_no_and_what_training_says():
     """Labels of the output's shape are columns of yes and no; the metrics are those of such columns."""
     x, y = rng.standard_normal((8, 5, 3)), rng.integers(0, 2, (8, 5, 1)).astype(np.float32)
     net = Scores(1)
-    scores = torch.tensor(x) @ torch.tensor(net.linear.weight.data.astype(np.float64)).T + torch.tensor(net.linear.bias.data.astype(np.float64))
-    result = tileflow.train(net, data=(x, y), test_data=(x, y), loss="dice", metrics="miou", micro_batch_size=8, learning_rate=0.0,
+    weight, bias = (torch.tensor(p.data.astype(np.float64)) for p in (net.linear.weight, net.linear.bias))
+    scores = torch.tensor(x) @ weight.T + bias
+    result = tileflow.train(net, data=(x, y), test_data=(x, y), loss="dice", metrics="miou", micro_batch_size=8,
+                            learning_rate=0.0,
                             precision="float64")
     assert result.evaluate()["loss"] == pytest.approx(binary_dice(scores, torch.tensor(y)).item(), rel=1e-6)
     hits, both = (scores.numpy()[..., 0] > 0) & (y[..., 0] == 1), (scores.numpy()[..., 0] > 0) | (y[..., 0] == 1)

@@ -1,4 +1,5 @@
-"""Images out of folders and lists: what they become, who decodes them and how often, augmentation, and files that are not what they say."""
+"""Images out of folders and lists: what they become, who decodes them and how often, augmentation, and files that are
+not what they say."""
 from __future__ import annotations
 
 import os
@@ -61,7 +62,8 @@ class Flat(nn.Module):
 def onnx_file(path: Path, *dims: Any) -> Path:
     """A classifier of images [N, *dims] by the mean of each channel."""
     weights = {"w": rng.standard_normal((3, 3)).astype(np.float32), "b": np.zeros(3, np.float32)}
-    nodes = [node("GlobalAveragePool", ["x"], ["p"]), node("Flatten", ["p"], ["f"]), node("Gemm", ["f", "w", "b"], ["scores"])]
+    nodes = [node("GlobalAveragePool", ["x"], ["p"]), node("Flatten", ["p"], ["f"]),
+             node("Gemm", ["f", "w", "b"], ["scores"])]
     made = model_of(nodes, [port("x", ["N", *dims])], ["scores"], weights)
     path.write_bytes(made.SerializeToString())
     return path
@@ -79,9 +81,11 @@ def test_folders_and_lists(folder: Path, tmp_path: Path):
     np.testing.assert_array_equal(data.train.inputs["x"][:1][0], first.transpose(2, 0, 1))
     names = [os.path.relpath(p, folder) for p in data.train.row_names]
     table = folder / "list.csv"
-    table.write_text("kind,file\n" + "".join(f"{COLOURS[y]},{n}\n" for n, y in zip(names, data.train.labels, strict=True)))
+    table.write_text("kind,file\n" + "".join(f"{COLOURS[y]},{n}\n" for n,
+                                             y in zip(names, data.train.labels, strict=True)))
     listed = open_data(str(table)).train
-    assert (listed.row_names, listed.classes, listed.label_name) == (tuple(f"{folder}/{n}" for n in names), COLOURS, "kind")
+    assert listed.row_names == tuple(f"{folder}/{n}" for n in names)
+    assert (listed.classes, listed.label_name) == (COLOURS, "kind")
     assert listed.digest() == data.train.digest()
     table.write_text("file,price\n" + "".join(f"{n},{i / 2}\n" for i, n in enumerate(names)))
     priced = open_data(str(table)).train
@@ -135,18 +139,23 @@ def test_the_size_is_the_options_the_models_or_the_first_images(folder: Path, tm
         Options(image_size=(1, 2, 3))
 
 
-def test_infer_writes_names_and_decodes_as_the_training_did(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    """A file that leaves the size open keeps the one of its training; names of classes and files stand beside the outputs."""
+def test_infer_writes_names_and_decodes_as_the_training_did(folder: Path, tmp_path: Path,
+                                                            capsys: pytest.CaptureFixture[str]):
+    """A file that leaves the size open keeps the one of its training; names of classes and files stand beside the
+    outputs."""
     model = onnx_file(tmp_path / "a.onnx", 3, "H", "W")
-    run = ["train", str(model), "--data", str(folder), "--epochs", "12", "--micro-batch-size", "4", "--learning-rate", "0.5", "--image-size", "6,5"]
+    run = ["train", str(model), "--data", str(folder), "--epochs", "12", "--micro-batch-size", "4", "--learning-rate",
+           "0.5", "--image-size", "6,5"]
     assert cli.main([*run, "--out", str(tmp_path / "run")]) == 0
     assert "Images become 5 x 6 pixels: the middle of each" in capsys.readouterr().err
     trained = Preprocessing.of_file(load_model(tmp_path / "run" / "model.onnx"))
     assert trained.roles.images == (3, 6, 5, False)
-    assert cli.main(["infer", str(tmp_path / "run" / "model.onnx"), "--data", str(folder / "val"), "--out", str(tmp_path / "p.npz")]) == 0
+    assert cli.main(["infer", str(tmp_path / "run" / "model.onnx"), "--data", str(folder / "val"), "--out",
+                     str(tmp_path / "p.npz")]) == 0
     assert "accuracy 100.00% of 6 rows" in capsys.readouterr().out
     with np.load(tmp_path / "p.npz") as found:
-        assert found["predicted_class"].tolist() == [Path(p).parent.name if "deep" not in p else Path(p).parent.parent.name for p in found["row"]]
+        assert found["predicted_class"].tolist() == [Path(p).parent.name if "deep" not in p
+                                                     else Path(p).parent.parent.name for p in found["row"]]
         assert len(found["row"]) == 6
 
 
@@ -188,7 +197,7 @@ def test_workers_decode_and_leave_when_nothing_is_left_to_do(folder: Path, monke
     loader = DataLoader(Options(micro_batch_size=6), data, drop_last=False, num_workers=2)
     first = list(loader)
     assert loader._workers is not None
-    assert not seen                                                                 # here nobody decodes what workers do
+    assert not seen                                             # here nobody decodes what workers do
     second = list(loader)
     assert loader._workers is None
     assert not seen
@@ -214,7 +223,8 @@ def test_images_train_as_arrays_do(folder: Path):
 
 @pytest.mark.parametrize("names", [("flip", "crop", "color"), ("flip", "mixup", "cutmix")], ids=str)
 def test_augmented_runs_are_the_same_for_all_and_go_on(names: tuple[str, ...], folder: Path, tmp_path: Path):
-    """Workers, threads, calls of several updates, a stop in the middle of a call: the same bits; without augmentation others."""
+    """Workers, threads, calls of several updates, a stop in the middle of a call: the same bits; without augmentation
+    others."""
     wanted = trained(str(folder), augment=names)
     assert not np.array_equal(wanted, trained(str(folder)))
     for setting in ({"num_workers": 2}, {"threads": 1, "prefetch": 0}, {"threads": 3, "device_iterations": 3}):
@@ -222,13 +232,15 @@ def test_augmented_runs_are_the_same_for_all_and_go_on(names: tuple[str, ...], f
     whole = trained(str(folder), augment=names, device_iterations=3, epochs=3)
     for stop in (2, 7):
         trained(str(folder), tmp_path / str(stop), augment=names, device_iterations=3, epochs=3, max_updates=stop)
-        resumed = trained(str(folder), tmp_path / str(stop), augment=names, device_iterations=3, epochs=3, max_updates=99, resume=True)
+        resumed = trained(str(folder), tmp_path / str(stop), augment=names, device_iterations=3, epochs=3,
+                          max_updates=99, resume=True)
         np.testing.assert_array_equal(resumed, whole)
 
 
 # ---- augmentation
 
-def made(names: tuple[str, ...], x: np.ndarray, y: np.ndarray, micro: int = 4, **options: Any) -> tuple[Augmentation, Dataset]:
+def made(names: tuple[str, ...], x: np.ndarray, y: np.ndarray, micro: int = 4,
+         **options: Any) -> tuple[Augmentation, Dataset]:
     from tileflow.memory.types import TensorType
     data = Dataset.of({"x": x}, y).adapt_to({"x": TensorType("float32", x.shape)}, options=Options(**options))
     return Augmentation.of(names, data, 3, micro), data
@@ -237,7 +249,8 @@ def made(names: tuple[str, ...], x: np.ndarray, y: np.ndarray, micro: int = 4, *
 def test_each_augmentation_by_its_definition():
     x = rng.integers(0, 256, (64, 3, 16, 8)).astype(np.uint8)
     y = np.eye(64, dtype=np.float32)
-    for name, last in (("flip", False), ("crop", False), ("crop", True), ("color", False), ("cutmix", False), ("mixup", True)):
+    for name, last in (("flip", False), ("crop", False), ("crop", True), ("color", False), ("cutmix", False),
+                       ("mixup", True)):
         scale = {"mean": (0.5, 0.2, 0.1), "std": (2.0, 1.0, 0.5)}
         augment, data = made((name,), x.transpose(0, 2, 3, 1).copy() if last else x, y, **scale)
         before = data.gather(np.arange(64))
@@ -254,7 +267,8 @@ def test_each_augmentation_by_its_definition():
             for a, b in zip(out, plain, strict=True):
                 padded = np.broadcast_to(black, (3, 20, 10)).copy()
                 padded[:, 2:18, 1:9] = b
-                seen.add(next((i, j) for i in range(5) for j in range(3) if np.array_equal(a, padded[:, i:i + 16, j:j + 8])))
+                seen.add(next((i, j) for i in range(5) for j in range(3)
+                              if np.array_equal(a, padded[:, i:i + 16, j:j + 8])))
             assert len(seen) > 10                                            # of 15
         elif name == "color":
             pixels = out * np.array([2.0, 1.0, 0.5])[:, None, None] + np.array([0.5, 0.2, 0.1])[:, None, None]
@@ -269,7 +283,8 @@ def test_each_augmentation_by_its_definition():
             np.testing.assert_allclose(np.diag(labels), kept, atol=0.04)
         if name in ("flip", "crop", "color"):
             np.testing.assert_array_equal(labels, y)
-            again = augment(tuple(a[10:20].copy() for a in before), 0, 10)[0]                     # a row's does not depend on its batch
+            again = augment(tuple(a[10:20].copy() for a in before), 0,
+                            10)[0]                     # a row's does not depend on its batch
             np.testing.assert_array_equal(again, (out.transpose(0, 2, 3, 1) if last else out)[10:20])
         else:
             np.testing.assert_allclose(labels.sum(axis=1), 1, atol=1e-6)
@@ -285,12 +300,14 @@ def test_shares_of_mixing_have_the_beta_distribution():
 
 
 def test_validation_rows_are_not_augmented_and_labels_may_be_any(folder: Path):
-    result = tileflow.train(Flat(), data=str(folder), epochs=1, micro_batch_size=4, augment=("mixup", "flip"), class_weights="balanced")
+    result = tileflow.train(Flat(), data=str(folder), epochs=1, micro_batch_size=4, augment=("mixup", "flip"),
+                            class_weights="balanced")
     assert result.evaluate(str(folder)) == result.evaluate(str(folder))
     assert result.confusion_matrix().sum() == 6
     x = rng.standard_normal((8, 3, 8, 8)).astype(np.float32)
     numbers = rng.standard_normal((8, 3)).astype(np.float32)
-    assert tileflow.train(Flat(), data=(x, numbers), loss="mse", micro_batch_size=4, augment="mixup").history["loss"][0] > 0
+    assert tileflow.train(Flat(), data=(x, numbers), loss="mse", micro_batch_size=4,
+                          augment="mixup").history["loss"][0] > 0
 
 
 @pytest.mark.parametrize(("setting", "says"), [
@@ -311,13 +328,17 @@ def test_augmentations_that_are_refused(setting: dict[str, Any], says: str):
 def png_of(width: int, height: int, data: bytes = b"") -> bytes:
     def chunk(kind: bytes, body: bytes) -> bytes:
         return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", data) + chunk(b"IEND", b"")
 
 
 HOSTILE = {
-    "bomb": (png_of(60_000, 60_000, zlib.compress(bytes(100_000))), r"60,000 x 60,000 pixels|claims|decompression bomb"),
-    "large": (png_of(9_000, 9_000, zlib.compress(bytes(1000))), "9,000 x 9,000 pixels, and 67,108,864 are taken at most"),
-    "nothing": (png_of(0, 8), "none of PNG|0 x 8"), "short": (png_of(8, 8, zlib.compress(rng.bytes(200)))[:150], "truncated|data stream"),
+    "bomb": (png_of(60_000, 60_000, zlib.compress(bytes(100_000))),
+             r"60,000 x 60,000 pixels|claims|decompression bomb"),
+    "large": (png_of(9_000, 9_000, zlib.compress(bytes(1000))),
+              "9,000 x 9,000 pixels, and 67,108,864 are taken at most"),
+    "nothing": (png_of(0, 8), "none of PNG|0 x 8"),
+    "short": (png_of(8, 8, zlib.compress(rng.bytes(200)))[:150], "truncated|data stream"),
     "text": (b"<html>not an image</html>", "none of PNG, JPEG"), "empty": (b"", "none of PNG, JPEG"),
     "postscript": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n", "none of PNG, JPEG"),
     "broken": (png_of(8, 8, b"\0" * 20), "broken data stream")}
@@ -372,9 +393,11 @@ def test_a_worker_tells_which_file_was_damaged_and_the_run_keeps_its_state(tmp_p
 
 
 @pytest.mark.parametrize(("make", "says"), [
-    (lambda d: paint(d / "0.png") and paint(d / "a" / "1.png"), "images in folders, whose names are their classes, and others beside"),
+    (lambda d: paint(d / "0.png") and paint(d / "a" / "1.png"),
+     "images in folders, whose names are their classes, and others beside"),
     (lambda d: (d / "a").mkdir(), "holds no data that tileflow knows"),
-    (lambda d: paint(d / "train" / "a" / "0.png") and paint(d / "val" / "a" / "0.png") and paint(d / "test" / "a" / "0.png"), "two folders for one"),
+    (lambda d: paint(d / "train" / "a" / "0.png") and paint(d / "val" / "a" / "0.png")
+     and paint(d / "test" / "a" / "0.png"), "two folders for one"),
     (lambda d: paint(d / "train" / "a" / "0.png") and (d / "test" / "a").mkdir(parents=True), "has no images in it"),
 ])
 def test_folders_that_are_refused(make: Any, says: str, tmp_path: Path):

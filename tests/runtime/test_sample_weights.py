@@ -19,7 +19,8 @@ rng = np.random.default_rng(4)
 X, Y = rng.standard_normal((24, 3)), rng.integers(0, 3, 24)
 Y[::4] = 0                                                     # one in each micro-batch
 W = rng.random(24) * 2
-EXACT: dict[str, Any] = {"precision": "float64", "micro_batch_size": 4, "learning_rate": 0.5, "optimizer": "sgd", "shuffle": False}
+EXACT: dict[str, Any] = {"precision": "float64", "micro_batch_size": 4, "learning_rate": 0.5, "optimizer": "sgd",
+                         "shuffle": False}
 
 
 class Linear(nn.Module):
@@ -49,14 +50,16 @@ def in_torch(loss: Any, outputs: int, batch: int) -> list[np.ndarray]:
     own = [torch.tensor(p.data.astype(np.float64), requires_grad=True) for p in (net.linear.weight, net.linear.bias)]
     for start in range(0, len(X), batch):
         rows = slice(start, start + batch)
-        for p, g in zip(own, torch.autograd.grad(loss(torch.tensor(X[rows]) @ own[0].T + own[1], rows), own), strict=True):
+        for p, g in zip(own, torch.autograd.grad(loss(torch.tensor(X[rows]) @ own[0].T + own[1], rows), own),
+                        strict=True):
             p.data -= 0.5 * g
     return [p.detach().numpy() for p in own]
 
 
 @pytest.mark.parametrize("setting", [{"gradient_accumulation": 2}, {"class_weights": (0.5, 2, 1), "ignore_index": 1},
                                      *(pytest.param(s, marks=pytest.mark.exhaustive) for s in (
-                                         {}, {"loss": "mse"}, {"class_weights": (0.5, 2, 1)}, {"ignore_index": 1}))], ids=str)
+                                         {}, {"loss": "mse"}, {"class_weights": (0.5, 2, 1)}, {"ignore_index": 1}))],
+                         ids=str)
 def test_the_weighted_loss_is_kerass(setting: dict[str, Any]):
     """Weight times loss of each row, over what the loss divides by without weights; accumulated or not."""
     torch = needs("torch")
@@ -66,18 +69,22 @@ def test_the_weighted_loss_is_kerass(setting: dict[str, Any]):
     def loss(scores: Any, part: slice) -> Any:
         if numbers:
             return ((scores - labels[part, None].double()) ** 2 * wanted[part, None]).mean()
-        weight = torch.tensor(setting["class_weights"], dtype=torch.float64) if "class_weights" in setting else torch.ones(3, dtype=torch.float64)
+        weight = torch.tensor(setting["class_weights"],
+                              dtype=torch.float64) if "class_weights" in setting else torch.ones(3, dtype=torch.float64)
         weight = weight[labels[part]] * (labels[part] != setting.get("ignore_index", -1))
         return (F.cross_entropy(scores, labels[part], reduction="none") * weight * wanted[part]).sum() / weight.sum()
     net, data = Linear(1 if numbers else 3), (X, Y[:, None].astype(np.float64) if numbers else Y)
-    result = tileflow.train(net, data=data, test_data={"x": X, "y": data[1], "sample_weight": W}, sample_weight=W, **EXACT, **setting)
+    result = tileflow.train(net, data=data, test_data={"x": X, "y": data[1], "sample_weight": W}, sample_weight=W,
+                            **EXACT, **setting)
     for p, q in zip((net.linear.weight, net.linear.bias), in_torch(loss, 1 if numbers else 3, rows), strict=True):
         np.testing.assert_allclose(p.data, q, atol=1e-12)
     scores = torch.tensor(X @ net.linear.weight.data.T + net.linear.bias.data)
-    assert result.evaluate({"x": X, "y": data[1], "sample_weight": W})["loss"] == pytest.approx(loss(scores, slice(None)).item(), rel=1e-9)
+    found = result.evaluate({"x": X, "y": data[1], "sample_weight": W})
+    assert found["loss"] == pytest.approx(loss(scores, slice(None)).item(), rel=1e-9)
     plain = result.evaluate(data)["loss"]
     wanted = torch.ones(24, dtype=torch.float64)
-    assert plain == pytest.approx(loss(scores, slice(None)).item(), rel=1e-9)                     # data without weights are measured without
+    assert plain == pytest.approx(loss(scores, slice(None)).item(),
+                                  rel=1e-9)                     # data without weights are measured without
 
 
 def test_where_weights_come_from(tmp_path: Path):
@@ -97,7 +104,8 @@ def test_where_weights_come_from(tmp_path: Path):
     np.testing.assert_array_equal(weight(data={"x": X, "y": Y, "w": W}, sample_weight="w"), wanted)
     np.testing.assert_allclose(weight(data=(X, Y), sample_weight=np.ones(24)), weight(data=(X, Y)), atol=1e-14)
     assert open_data(str(table)).train.columns == ("a", "b", "c")
-    assert open_data({"x": X, "sample_weight": W, "y": Y}, tileflow.Options(inputs=("x", "sample_weight"))).train.more == {}
+    assert open_data({"x": X, "sample_weight": W, "y": Y},
+                     tileflow.Options(inputs=("x", "sample_weight"))).train.more == {}
     kept = tileflow.train(Linear(), data=(X, Y), sample_weight=W, validation_split=0.25, **EXACT)
     assert kept.evaluate()["loss"] is not None
 
@@ -106,11 +114,13 @@ def test_where_weights_come_from(tmp_path: Path):
     ({"sample_weight": W[:5]}, DataError, "5 weights in sample_weight and 24 rows"),
     ({"sample_weight": W - 1}, DataError, "of row [0-9]+ is not a finite number of at least 0"),
     ({"sample_weight": W[:, None] * [1, 2]}, DataError, r"shape \[2\] per row; one number for each"),
-    ({"sample_weight": W, "loss": lambda b, outputs: b.ReduceMean(outputs[0], keepdims=0)}, OptionError, "has no value for each row"),
+    ({"sample_weight": W, "loss": lambda b, outputs: b.ReduceMean(outputs[0], keepdims=0)}, OptionError,
+     "has no value for each row"),
     ({"sampling": "weighted"}, DataError, "do not have; give sample_weight"),
     ({"class_weights": "often"}, OptionError, "or the word balanced"),
     ({"class_weights": "balanced", "data": (X, np.minimum(Y, 1))}, DataError, "class 2 of 3 has no rows"),
-    ({"class_weights": "balanced", "data": [{"x": x, "y": y} for x, y in zip(X, Y, strict=True)]}, DataError, "have them one by one"),
+    ({"class_weights": "balanced", "data": [{"x": x, "y": y} for x, y in zip(X, Y, strict=True)]}, DataError,
+     "have them one by one"),
     ({"sampling": "balanced", "data": (X, X)}, DataError, "one class number for each row"),
     ({"class_weights": "balanced", "loss": "mse", "data": (X, X)}, OptionError, "class_weights is for the loss"),
 ])
@@ -124,7 +134,8 @@ def test_balanced_weights_are_scikit_learns(tmp_path: Path):
     wanted = compute("balanced", classes=np.arange(3), y=Y)
     names = np.array(["b", "a", "c"])[Y]
     for data in ((X, Y), (X, np.eye(3)[Y])):
-        result = tileflow.train(Linear(), data=data, class_weights="balanced", out=str(tmp_path / str(len(data[1].shape))), **EXACT)
+        result = tileflow.train(Linear(), data=data, class_weights="balanced",
+                                out=str(tmp_path / str(len(data[1].shape))), **EXACT)
         np.testing.assert_allclose(result.options.class_weights, wanted, rtol=1e-15)
     result = tileflow.train(Linear(), data=(X, names), class_weights="balanced", **EXACT)
     np.testing.assert_allclose(result.options.class_weights, wanted[[1, 0, 2]], rtol=1e-15)
@@ -150,8 +161,10 @@ def test_balanced_and_weighted_sampling_train():
     result = tileflow.train(Linear(2), data=(X, few), sampling="balanced", epochs=4, **EXACT)
     assert 0.35 < np.mean([int(few[i]) for e in range(4) for i in result._trainer.loader.order(e)]) < 0.65
     mixed = tileflow.train(Linear(2), data=(X, few), sampling="balanced", augment="mixup", epochs=4, **EXACT)
-    assert [list(mixed._trainer.loader.order(e)) for e in range(4)] == [list(result._trainer.loader.order(e)) for e in range(4)]
-    result = tileflow.train(Linear(), data=(X, Y), sampling="weighted", sample_weight=(Y == 1).astype(float), epochs=2, **EXACT)
+    mine, other = ([r._trainer.loader.order(e).tolist() for e in range(4)] for r in (mixed, result))
+    assert mine == other
+    result = tileflow.train(Linear(), data=(X, Y), sampling="weighted", sample_weight=(Y == 1).astype(float), epochs=2,
+                            **EXACT)
     assert result.evaluate((X, np.full(24, 1)))["loss"] < result.evaluate((X, np.full(24, 0)))["loss"]
 
 
@@ -163,7 +176,8 @@ def test_a_loss_for_each_output():
     own = [torch.tensor(p.data.astype(np.float64), requires_grad=True) for p in
            (net.boxes.weight, net.boxes.bias, net.kinds.weight, net.kinds.bias)]
     data = {"x": X, "boxes": boxes, "classes": Y}
-    result = tileflow.train(net, data=data, test_data=data, loss={"boxes": "l1", "classes": "cross_entropy*0.5"}, class_weights="balanced",
+    result = tileflow.train(net, data=data, test_data=data, loss={"boxes": "l1", "classes": "cross_entropy*0.5"},
+                            class_weights="balanced",
                             metrics=(), **(EXACT | {"micro_batch_size": 24}))
 
     def loss() -> Any:

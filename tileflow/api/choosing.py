@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from ..graph import Value
 
 
-def chosen_loss(loss: str | Build, options: Options, outputs: Sequence[Value], data: Dataset, nameless: bool) -> ChosenLoss:
-    """The loss that fits outputs and labels; `options.class_weights` then are numbers. nameless: names of outputs are ours, so that a loss for each
-    of them goes by their order."""
+def chosen_loss(loss: str | Build, options: Options, outputs: Sequence[Value], data: Dataset,
+                nameless: bool) -> ChosenLoss:
+    """The loss that fits outputs and labels; `options.class_weights` then are numbers. nameless: names of outputs are
+    ours, so that a loss for each of them goes by their order."""
     table = losses_by_output(loss) if isinstance(loss, str) else {}
     places = {v.name: i for i, v in enumerate(outputs)}
     if nameless and len(table) == len(outputs):
@@ -40,8 +41,10 @@ def chosen_loss(loss: str | Build, options: Options, outputs: Sequence[Value], d
         choice = _softened(choice, outputs[0])
     if WEIGHTS not in data.more or options.sampling == "weighted":
         return choice
-    if choice.loss.takes in ("anything", "nothing") or (isinstance(choice.loss, SeveralLosses) and not choice.loss.has_rows):
-        raise OptionError(f"The loss {choice.loss.name} has no value for each row, so that rows cannot have weights ({WEIGHTS}); weigh them in the "
+    several = isinstance(choice.loss, SeveralLosses)
+    if choice.loss.takes in ("anything", "nothing") or (several and not choice.loss.has_rows):
+        raise OptionError(f"The loss {choice.loss.name} has no value for each row, so that rows cannot have weights "
+                          f"({WEIGHTS}); weigh them in the "
                           "loss itself, or choose losses by name, several without class_weights and ignore_index.")
     return replace(choice, weighted=True)
 
@@ -49,12 +52,14 @@ def chosen_loss(loss: str | Build, options: Options, outputs: Sequence[Value], d
 def _softened(choice: ChosenLoss, output: Value) -> ChosenLoss:
     """The loss of labels that are mixed (OptionError where they are none that can be)."""
     if choice.loss.takes not in ("classes", "numbers") or isinstance(choice.loss, BinaryDiceLoss | DiceLoss):
-        raise OptionError(f"Option augment: mixup and cutmix mix labels, which the loss {choice.loss.name} does not take so.")
+        raise OptionError(f"Option augment: mixup and cutmix mix labels, which the loss {choice.loss.name} does not "
+                          "take so.")
     if not isinstance(choice.loss, ClassLoss):
         return choice
     choice.loss.for_like_labels()
     if output.type.rank != 2:
-        raise OptionError(f"Option augment: mixup and cutmix are for one label for each row; the model's first output is {output.type}.")
+        raise OptionError("Option augment: mixup and cutmix are for one label for each row; the model's first output "
+                          f"is {output.type}.")
     return replace(choice, softened=True)
 
 
@@ -62,18 +67,21 @@ def fit_of(signature: Signature, choice: ChosenLoss, data: Dataset, options: Opt
     """How data sets become what a training with this loss takes."""
     types = [v.type for v in signature.outputs]
     parts = choice.loss.parts if isinstance(choice.loss, SeveralLosses) else ()
-    more = {p.output: (types[p.place], wanted) for p in parts[1:] if (wanted := p.loss.label_type([types[p.place]])) is not None}
+    more = {p.output: (types[p.place], wanted) for p in parts[1:]
+            if (wanted := p.loss.label_type([types[p.place]])) is not None}
     first, label = types[parts[0].place if parts else 0], choice.minimised.label_type(types)
     return Fit(signature.inputs, first, label, choice, data.classes, options, more)
 
 
 def _of_outputs(table: dict[str, tuple[str, float]], places: dict[str, int], options: Options, outputs: Sequence[Value],
                 data: Dataset) -> ChosenLoss:
-    """A loss for each output that has one; the first of them has the labels of the data set, the others the arrays that are called like them."""
+    """A loss for each output that has one; the first of them has the labels of the data set, the others the arrays that
+    are called like them."""
     unused = [name for name in LOSSES.own if getattr(options, name) != getattr(Options(), name)
               and not any(name in LOSSES[loss].options for loss, _ in table.values())]
     if unused:
-        raise OptionError(f"Option {unused[0]} is for the loss {joined(LOSSES.having(unused[0]))}, which no output has.")
+        losses = joined(LOSSES.having(unused[0]))
+        raise OptionError(f"Option {unused[0]} is for the loss {losses}, which no output has.")
     parts: list[Part] = []
     chosen: dict[str, ChosenLoss] = {}
     for output, (loss, factor) in table.items():
@@ -83,15 +91,18 @@ def _of_outputs(table: dict[str, tuple[str, float]], places: dict[str, int], opt
             raise OptionError("Option loss: identity is the model's own loss and goes with no other.")
         label = data.label if not parts else data.more.get(output)
         if label is None:
-            raise DataError(f"Data {data.name} have no array {output!r}, which is to hold the labels of the output of that name.")
-        its = options.clone(**{name: getattr(Options(), name) for name in LOSSES.own if name not in LOSSES[loss].options})
+            raise DataError(f"Data {data.name} have no array {output!r}, which is to hold the labels of the output of "
+                            "that name.")
+        others_own = [name for name in LOSSES.own if name not in LOSSES[loss].options]
+        its = options.clone(**{name: getattr(Options(), name) for name in others_own})
         view = data if not parts else replace(data, label=label, classes=None, more={})
         chosen[output] = _of_labels(loss, its, [outputs[places[output]]], view)
         parts.append(Part(output, places[output], chosen[output].loss, factor))
         if its.class_weights != options.class_weights and "class_weights" in LOSSES[loss].options:
             options.class_weights = its.class_weights
     first, *others = chosen
-    return replace(chosen[first], loss=SeveralLosses(tuple(parts)), reason=AS_CHOSEN, more={name: chosen[name] for name in others},
+    return replace(chosen[first], loss=SeveralLosses(tuple(parts)), reason=AS_CHOSEN,
+                   more={name: chosen[name] for name in others},
                    notes=tuple(note for part in chosen.values() for note in part.notes))
 
 
@@ -133,7 +144,8 @@ def sampler_of(data: Dataset, options: Options, weights: Field | None) -> Weight
         if labels.ndim == 2 and labels.shape[1] > 1 and is_one_hot(labels, 0):
             labels = labels.argmax(axis=1)
         if labels.size != len(labels) or labels.dtype.kind not in "biu":
-            raise DataError(f"{what} takes one class number for each row; the labels are {labels.dtype}{list(labels.shape)}.")
+            raise DataError(f"{what} takes one class number for each row; the labels are "
+                            f"{labels.dtype}{list(labels.shape)}.")
         _, place, counts = np.unique(labels.reshape(-1), return_inverse=True, return_counts=True)
         return WeightedSampler(1.0 / counts[place], options.seed)
     if weights is None or (isinstance(weights.array, Column) and not isinstance(weights.array, Known)):
@@ -151,9 +163,11 @@ def with_weights(data: Dataset, weights: Any) -> Dataset:
     if isinstance(column, Column):
         known = data.label.array if data.label is not None else None
         if not isinstance(known, Known):
-            raise DataError(f"The rows of data {data.name} are read one by one: let each have its weight (a dict with the key sample_weight).")
+            raise DataError(f"The rows of data {data.name} are read one by one: let each have its weight (a dict with "
+                            "the key sample_weight).")
         made = Known(known.numbers, np.asarray(field.array))
         field = Field(made, made.shape[1:], made.dtype)
     if len(field.array) != len(column):
-        raise DataError(f"There are {len(field.array):,} weights in sample_weight and {len(column):,} rows of data {data.name}.")
+        raise DataError(f"There are {len(field.array):,} weights in sample_weight and {len(column):,} rows of data "
+                        f"{data.name}.")
     return replace(data, more={**data.more, WEIGHTS: field})

@@ -168,7 +168,8 @@ class TrainResult:
         self.evaluate(data)
         findings = self._trainer.evaluator.findings
         if findings is None or findings.confusion is None:
-            raise DataError(f"There is no confusion matrix: the loss {self._trainer.model.loss_name} has no classes, or too many.")
+            raise DataError(f"There is no confusion matrix: the loss {self._trainer.model.loss_name} has no classes, or "
+                            "too many.")
         return findings.confusion
 
     def predict(self, x: Any) -> Any:

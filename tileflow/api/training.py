@@ -71,8 +71,9 @@ def train(model: Modelish | None = None, options: Options | None = None, *more: 
         data: overrides `options.data`: arrays (x, y), a dict, rows of your own, a loader, a path, or "digits".
         test_data: overrides `options.test_data`: what is measured after each epoch, in any form that data have.
         optimizer: a name, or an optimizer in place of the one that the options describe.
-        loss: a name, a table of outputs and the losses that they have ({"boxes": "l1", "classes": "cross_entropy*0.5"}: the labels are the arrays
-            that are called like them, the data's label that of the first), or a function (builder, outputs) -> one number per micro-batch.
+        loss: a name, a table of outputs and the losses that they have ({"boxes": "l1", "classes": "cross_entropy*0.5"}:
+            the labels are the arrays that are called like them, the data's label that of the first), or a function
+            (builder, outputs) -> one number per micro-batch.
         sample_weight: a weight of each row, an array [rows]; or the name of the array or column that holds them.
         metrics: overrides `options.metrics`: names, or functions (the model's first output over all rows, labels) -> number.
         callbacks: watch and steer the run, in this order (`tileflow.callbacks`); those that options ask for come after them. Without one that
@@ -151,7 +152,8 @@ def _train(run: _Run) -> TrainResult:
     given = _opened(source, chosen, run.data, run.test_data, run.collate_fn, callbacks)
     if run.sample_weight is not None:
         train_set, test = given.train, given.test
-        was_split = test is not None and next(iter(test.fields.values())).array is next(iter(train_set.fields.values())).array
+        arrays = [next(iter(d.fields.values())).array for d in (train_set, test) if d is not None]
+        was_split = arrays[0] is arrays[-1]
         given = given._replace(train=with_weights(train_set, run.sample_weight),
                                test=with_weights(test, run.sample_weight) if test is not None and was_split else test)
     task = _task(source, chosen, given.train, run.loss, run.metrics)
@@ -243,7 +245,8 @@ def _task(source: Source, options: Options, train_set: Dataset, loss: Build | No
         if not isinstance(error, UnsupportedNodesError) or not is_cut(error):
             raise
         raise UnsupportedError(f"{error} Sizes in the model follow from data: train it call by call with tileflow.training_model.") from None
-    choice = chosen_loss(loss or options.loss, options, signature.outputs, train_set, not isinstance(source, OnnxSource))
+    choice = chosen_loss(loss or options.loss, options, signature.outputs, train_set,
+                         not isinstance(source, OnnxSource))
     view = choice.loss.view(signature.outputs)
     asked = _listed(options.metrics if metrics is None else metrics)
     options.metrics = tuple(m for m in asked if isinstance(m, str))
@@ -311,7 +314,8 @@ def _trainer(source: Source, options: Options, task: _Task, sets: _Sets, optimiz
     callbacks.add(*own, first=True)
     callbacks.add(*from_options(options, sets.test is not None, isinstance(source, OnnxSource)),
                   MetricsFile(choice.reason, loop_options))
-    augment = Augmentation.of(options.augment, sets.train, options.seed, loop_options.micro_batch_size) if options.augment else None
+    augment = Augmentation.of(options.augment, sets.train, options.seed,
+                              loop_options.micro_batch_size) if options.augment else None
     trainer = Trainer(training, sets.train, sets.test, folder, callbacks, sets.sampler, augment)
     _say_left_out(trainer.loader, callbacks)
     return trainer

@@ -91,8 +91,8 @@ def run(chosen: argparse.Namespace) -> int:
 
 def _in_words(outputs: Mapping[str, np.ndarray], scores: np.ndarray | None, classes: tuple[str, ...] | None,
               data: Dataset) -> dict[str, np.ndarray]:
-    """What stands beside a model's outputs: the names of the rows, and of the classes with the largest scores, where these are known and
-    no output is called so."""
+    """What stands beside a model's outputs: the names of the rows, and of the classes with the largest scores, where
+    these are known and no output is called so."""
     import numpy as np
     found = {}
     if data.row_names:

@@ -1,4 +1,5 @@
-"""Images out of files, as rows: decoded by whoever reads them, brought to one size, and never trusted. Needs Pillow (extra `images`)."""
+"""Images out of files, as rows: decoded by whoever reads them, brought to one size, and never trusted. Needs Pillow
+(extra `images`)."""
 from __future__ import annotations
 
 import os
@@ -26,7 +27,8 @@ MOST_PIXELS = 1 << 26
 
 @dataclass(frozen=True)
 class ImageForm:
-    """What images become: bytes [channels, height, width], or [height, width, channels] where the channels are `last`."""
+    """What images become: bytes [channels, height, width], or [height, width, channels] where the channels are
+    `last`."""
 
     channels: int
     height: int
@@ -52,11 +54,13 @@ class Images:
 
 
 def decoded(path: str, form: ImageForm) -> np.ndarray:
-    """An image as uint8 of the shape of `form`: the largest part of it in the middle that has the form's ratio of width to height, scaled by
-    Pillow's bilinear filter; one of that size as it is. Grey images, palettes and transparency become what the number of channels says.
+    """An image as uint8 of the shape of `form`: the largest part of it in the middle that has the form's ratio of width
+    to height, scaled by Pillow's bilinear filter; one of that size as it is. Grey images, palettes and transparency
+    become what the number of channels says.
 
     Raises:
-        DataError: Pillow is missing, the file is gone, none of `FORMATS`, cut short, damaged or too large, or its pixels are no bytes.
+        DataError: Pillow is missing, the file is gone, none of `FORMATS`, cut short, damaged or too large, or its
+        pixels are no bytes.
     """
     with opened(path) as image:
         turned = _pillow().ImageOps.exif_transpose(image) if image.format in TURNED else image
@@ -75,16 +79,19 @@ def form_of_file(path: str) -> ImageForm:
 
 @contextmanager
 def opened(path: str) -> Iterator[Any]:
-    """An image file whose header was read and which is no larger than may be; whatever Pillow raises within is a DataError that names the file."""
+    """An image file whose header was read and which is no larger than may be; whatever Pillow raises within is a
+    DataError that names the file."""
     pillow = _pillow()
     try:
         with open_regular(path) as file:
             image = pillow.Image.open(file, formats=FORMATS)
             width, height = image.size
             if not 0 < width * height <= MOST_PIXELS:
-                raise ValueError(f"it claims {width:,} x {height:,} pixels, and {MOST_PIXELS:,} are taken at most; make it smaller, or leave it out")
+                raise ValueError(f"it claims {width:,} x {height:,} pixels, and {MOST_PIXELS:,} are taken at most; make "
+                                 "it smaller, or leave it out")
             if image.mode.startswith(("I", "F")):
-                raise ValueError(f"its pixels are no bytes (Pillow's mode {image.mode}); write it with 8 bits for each channel")
+                raise ValueError(f"its pixels are no bytes (Pillow's mode {image.mode}); write it with 8 bits for each "
+                                 "channel")
             yield image
     except Exception as error:                               # decoders raise anything where a file is damaged
         why = f"it is none of {', '.join(FORMATS)}" if isinstance(error, pillow.UnidentifiedImageError) else \
@@ -108,7 +115,8 @@ def _sized(image: Any, width: int, height: int) -> Any:
         return image
     ratio = min(have / width, tall / height)
     left, top = (have - ratio * width) / 2, (tall - ratio * height) / 2
-    return image.resize((width, height), _pillow().Image.Resampling.BILINEAR, box=(left, top, left + ratio * width, top + ratio * height))
+    return image.resize((width, height), _pillow().Image.Resampling.BILINEAR,
+                        box=(left, top, left + ratio * width, top + ratio * height))
 
 
 def is_image(name: str) -> bool:

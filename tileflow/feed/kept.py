@@ -13,8 +13,8 @@ from .items import Batch, Items, part
 class Kept(Items):
     """Rows that are tuples of arrays of one shape each, and the same whenever they are read.
 
-    The first rows by their number that fit into `room` bytes are kept, in memory that is mapped and taken page by page as they come; others are
-    read anew each time. A copy in a worker process keeps none.
+    The first rows by their number that fit into `room` bytes are kept, in memory that is mapped and taken page by page
+    as they come; others are read anew each time. A copy in a worker process keeps none.
     """
 
     def __init__(self, data: Any, room: int) -> None:

@@ -11,6 +11,7 @@ from .weighted import WEIGHTS, Part, SeveralLosses, WeightedLoss
 
 __all__ = [
     "AS_CHOSEN", "LABELS", "LOSSES", "WEIGHTS", "Build", "ChosenLoss", "ClassLoss", "FunctionLoss", "Head",
-    "IdentityLoss", "Loss", "NumberLoss", "Part", "RowLosses", "SeveralLosses", "SoftClassLoss", "WeightedLoss", "choose",
+    "IdentityLoss", "Loss", "NumberLoss", "Part", "RowLosses", "SeveralLosses", "SoftClassLoss", "WeightedLoss",
+    "choose",
     "find", "head_of", "without_labels",
 ]

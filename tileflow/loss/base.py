@@ -109,7 +109,8 @@ class FunctionLoss(Loss):
 def class_weights(options: Options) -> tuple[float, ...]:
     """One weight for each class, or none (OptionError where they are still to be found)."""
     if isinstance(options.class_weights, str):
-        raise OptionError("Option class_weights: balanced follows from the labels of a data set, which tileflow.train has; give numbers.")
+        raise OptionError("Option class_weights: balanced follows from the labels of a data set, which tileflow.train "
+                          "has; give numbers.")
     return options.class_weights
 
 

@@ -27,7 +27,8 @@ class ChosenLoss:
     """A loss, why it is that one, and what to say about it.
 
     one_hot: the axis of a row's label along which one-hot labels become class numbers; None: the labels stay as they are.
-    weighted: rows have weights. softened: class numbers become probabilities, so that rows can be mixed. more: of further outputs, by their names.
+    weighted: rows have weights. softened: class numbers become probabilities, so that rows can be mixed. more: of
+    further outputs, by their names.
     """
 
     loss: Loss
@@ -150,7 +151,8 @@ def _fitted(loss: Loss, reason: str, outputs: Sequence[Value], labels: Labels | 
         if loss.binary and head is not None and head.kind == "sigmoid":
             return ChosenLoss(loss, reason, (f"The loss {loss.name} is computed from the scores before the Sigmoid that the model ends in.",))
         return ChosenLoss(loss, reason)
-    if isinstance(loss, ClassLoss) and labels is not None and labels.one_hot is None and _is_alike(output, labels, loss.least_classes):
+    if (isinstance(loss, ClassLoss) and labels is not None and labels.one_hot is None
+            and _is_alike(output, labels, loss.least_classes)):
         loss = loss.for_like_labels()
     if isinstance(loss, SoftClassLoss) and labels is not None:
         return ChosenLoss(_of_shares(loss, outputs, labels), reason)
@@ -181,11 +183,14 @@ def _of_shares(loss: SoftClassLoss, outputs: Sequence[Value], labels: Labels) ->
     """The loss for labels that are probabilities (DataError where they are none)."""
     fitted, output = loss.fitted(outputs, None), outputs[0]
     if labels.sample != output.shape[1:]:
-        raise DataError(f"Data {labels.data}: the loss {loss.name} takes a probability for each class, {list(output.shape[1:])} per row; the labels "
+        raise DataError(f"Data {labels.data}: the loss {loss.name} takes a probability for each class, "
+                        f"{list(output.shape[1:])} per row; the labels "
                         f"are {list(labels.sample)} per row.")
     if fitted.axis(output) - 1 not in labels.shares:
-        raise DataError(f"Data {labels.data}: the labels are {labels} and do not add up to one in each row, so that they are no probabilities of "
-                        f"classes, which the loss {loss.name} takes; for yes or no in each column choose bce_with_logits.")
+        raise DataError(f"Data {labels.data}: the labels are {labels} and do not add up to one in each row, so that "
+                        "they are no probabilities of "
+                        f"classes, which the loss {loss.name} takes; for yes or no in each column choose "
+                        "bce_with_logits.")
     return fitted
 
 

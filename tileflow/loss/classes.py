@@ -105,10 +105,13 @@ class ClassLoss(Loss):
             OptionError: it has none, or none with an ignore_index.
         """
         if type(self) is not ClassLoss:
-            raise OptionError(f"The loss {self.name} takes class numbers, not their probabilities; choose cross_entropy or kl for these.")
+            raise OptionError(f"The loss {self.name} takes class numbers, not their probabilities; choose cross_entropy "
+                              "or kl for these.")
         if self.ignore_index is not None:
-            raise OptionError("Option ignore_index is for labels that are class numbers; labels that are probabilities have none.")
-        return SoftClassLoss("soft_cross_entropy", False, self.log_probabilities, self.class_weights, self.label_smoothing, self.class_axis)
+            raise OptionError("Option ignore_index is for labels that are class numbers; labels that are probabilities "
+                              "have none.")
+        return SoftClassLoss("soft_cross_entropy", False, self.log_probabilities, self.class_weights,
+                             self.label_smoothing, self.class_axis)
 
     def uncounted(self, labels: np.ndarray) -> str:
         """What all of these labels are, where none of them counts; '' where one does."""
@@ -131,7 +134,10 @@ class ClassLoss(Loss):
         """The mean of the labels' losses, by their weights."""
         each, weight = self._each(b, output)
         each = b.widened(each)
-        count = b.scalar(each.type.size * weight, each) if isinstance(weight, int | float) else b.ReduceSum(b.widened(weight), keepdims=0)
+        if isinstance(weight, int | float):
+            count = b.scalar(each.type.size * weight, each)
+        else:
+            count = b.ReduceSum(b.widened(weight), keepdims=0)
         return b.Div(b.ReduceSum(each, keepdims=0), count)
 
     def rows(self, b: Builder, outputs: Sequence[Value]) -> RowLosses:
@@ -206,7 +212,8 @@ class ClassLoss(Loss):
         return b.Where(ignored, zero, b.Gather(weights, b.Where(ignored, b.constant(np.array(0)), labels), axis=0))
 
     def view(self, outputs: Sequence[Value]) -> OutputMeaning:
-        return OutputMeaning("classes", form_of(outputs[0], self.log_probabilities), self.axis(outputs[0].type), self.ignore_index)
+        return OutputMeaning("classes", form_of(outputs[0], self.log_probabilities), self.axis(outputs[0].type),
+                             self.ignore_index)
 
     def describe(self) -> dict[str, Any]:
         return {"name": self.name, "ignore_index": self.ignore_index, "class_weights": list(self.class_weights),

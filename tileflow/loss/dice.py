@@ -1,4 +1,5 @@
-"""The dice loss of segmentation: 1 less twice what prediction and label share, over what both are (Milletari et al., 2016)."""
+"""The dice loss of segmentation: 1 less twice what prediction and label share, over what both are (Milletari et al.,
+2016)."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -22,8 +23,9 @@ SMOOTH = 1e-5
 
 @dataclass(frozen=True)
 class DiceLoss(ClassLoss):
-    """1 - (2 sum p t + s) / (sum p + sum t + s) over the places of a row, for each class the softmax's p and its share t in the labels; then the
-    mean over classes, by their weights, and over rows. Places whose label is the ignore_index do not count."""
+    """1 - (2 sum p t + s) / (sum p + sum t + s) over the places of a row, for each class the softmax's p and its share
+    t in the labels; then the mean over classes, by their weights, and over rows. Places whose label is the ignore_index
+    do not count."""
 
     name: str = "dice"
 
@@ -67,7 +69,8 @@ class DiceLoss(ClassLoss):
 
 @dataclass(frozen=True)
 class BinaryDiceLoss(NumberLoss):
-    """The same of one column of yes and no, or of several, by the sigmoid of the scores; over all places of a row together."""
+    """The same of one column of yes and no, or of several, by the sigmoid of the scores; over all places of a row
+    together."""
 
     name: str = "dice"
     operator: str = "Sigmoid"
@@ -81,7 +84,8 @@ class BinaryDiceLoss(NumberLoss):
         head, targets = head_of(output), b.input(LABELS, output.type)
         likely = output if head is not None and head.kind == "sigmoid" else b.Sigmoid(output)
         shape = (output.shape[0], output.type.size // max(1, output.shape[0]))
-        return RowLosses(_dice(b, b.Reshape(likely, shape=shape, allowzero=1), b.Reshape(targets, shape=shape, allowzero=1), 1), 1.0)
+        return RowLosses(_dice(b, b.Reshape(likely, shape=shape, allowzero=1),
+                               b.Reshape(targets, shape=shape, allowzero=1), 1), 1.0)
 
 
 def _dice(b: Builder, likely: Value, truth: Value, along: int) -> Value:

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FocalLoss(ClassLoss):
-    """(1 - p)^gamma times -log p of each label's class; the mean is over the labels that count, each with its class's weight (the paper's alpha)."""
+    """(1 - p)^gamma times -log p of each label's class; the mean is over the labels that count, each with its class's
+    weight (the paper's alpha)."""
 
     name: str = "focal"
     gamma: float = 2.0
@@ -27,7 +28,8 @@ class FocalLoss(ClassLoss):
         scores, labels, weights, logs = self._operands(b, output)
         each = self._loss(b, scores, labels, None, logs, reduction="none")
         weight = self._weight(b, labels, weights, each)
-        unsure = b.Max(b.Sub(b.scalar(1.0, each), b.Exp(b.Neg(each))), b.scalar(1e-6, each))         # whose power has a gradient everywhere
+        unsure = b.Max(b.Sub(b.scalar(1.0, each), b.Exp(b.Neg(each))),
+                       b.scalar(1e-6, each))         # whose power has a gradient everywhere
         each = b.Mul(b.Pow(unsure, b.scalar(self.gamma, each)), each)
         return (each if isinstance(weight, float) else b.Mul(each, weight)), weight
 

@@ -68,14 +68,16 @@ def facts(data: str, sample: tuple[int, ...], chunks: Iterable[np.ndarray], igno
             hot = {axis for axis in hot if finite and is_one_hot(x, axis)}
         if shares:
             in_range = finite and bool(np.all((x >= 0) & (x <= 1)))
-            shares = {axis for axis in shares if in_range and bool(np.all(np.abs(x.sum(axis=axis + 1, dtype=np.float64) - 1) < ADDS_UP))}
+            shares = {axis for axis in shares if in_range
+                      and bool(np.all(np.abs(x.sum(axis=axis + 1, dtype=np.float64) - 1) < ADDS_UP))}
         if ignore_index is not None:
             x = x[x != ignore_index]
         if x.size:
             low, high = min(low, float(x.min())), max(high, float(x.max()))
     if low > high:
         low = high = float("nan")
-    return Labels(data, sample, low, high, finite, whole, hot.pop() if len(hot) == 1 else None, classes, tuple(sorted(shares)))
+    return Labels(data, sample, low, high, finite, whole, hot.pop() if len(hot) == 1 else None, classes,
+                  tuple(sorted(shares)))
 
 
 def is_one_hot(x: np.ndarray, axis: int) -> bool:

@@ -1,4 +1,5 @@
-"""Losses whose labels are probabilities of classes: cross entropy, and the divergence of Kullback and Leibler. PyTorch's formulas."""
+"""Losses whose labels are probabilities of classes: cross entropy, and the divergence of Kullback and Leibler.
+PyTorch's formulas."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -20,11 +21,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SoftClassLoss(Loss):
-    """Scores [N, C, ...] or [N, ..., C], or what a softmax makes of them, and labels t of their shape: along the axis of the classes they are
-    probabilities.
+    """Scores [N, C, ...] or [N, ..., C], or what a softmax makes of them, and labels t of their shape: along the axis
+    of the classes they are probabilities.
 
-    The mean over all distributions of -sum_c w_c t_c log p_c; with `divergence`, of sum_c w_c t_c (log t_c - log p_c), which has the same gradient
-    and is 0 where p is t (PyTorch's `batchmean`, where there is one distribution for each row).
+    The mean over all distributions of -sum_c w_c t_c log p_c; with `divergence`, of sum_c w_c t_c (log t_c - log p_c),
+    which has the same gradient and is 0 where p is t (PyTorch's `batchmean`, where there is one distribution for each
+    row).
 
     log_probabilities: the outputs are logarithms already, unless the graph says that they are probabilities.
     """
@@ -42,13 +44,15 @@ class SoftClassLoss(Loss):
         """The axis of the classes, 1 or more."""
         rank, head = output.type.rank, head_of(output)
         if rank < 2:
-            raise ShapeError(f"A loss of classes needs scores [N, C, ...] or [N, ..., C], the model's first output is {output.type}.")
+            raise ShapeError("A loss of classes needs scores [N, C, ...] or [N, ..., C], the model's first output is "
+                             f"{output.type}.")
         if rank == 2:
             return 1
         if self.class_axis is not None:
             return self.class_axis % rank
         if head is None or head.axis is None:
-            raise OptionError(f"The scores and the labels are {list(output.shape[1:])} per row, so the classes may be on axis 1 or on the last one; "
+            raise OptionError(f"The scores and the labels are {list(output.shape[1:])} per row, so the classes may be "
+                              "on axis 1 or on the last one; "
                               "set class_axis (--class-axis) to 1 or -1.")
         return head.axis
 
@@ -70,7 +74,8 @@ class SoftClassLoss(Loss):
         targets = b.input(LABELS, output.type)
         if head is not None and head.kind != "sigmoid":
             if head.axis != axis:
-                raise ShapeError(f"The model ends in {head.function} along another axis than that of the classes, {axis}, of its output "
+                raise ShapeError(f"The model ends in {head.function} along another axis than that of the classes, "
+                                 f"{axis}, of its output "
                                  f"{output.type}; set class_axis to the axis of the classes.")
             logs = b.LogSoftmax(head.before(b), axis=axis)
         else:
@@ -86,7 +91,8 @@ class SoftClassLoss(Loss):
         each = b.Neg(b.Mul(targets, logs))
         if self.class_weights:
             if len(self.class_weights) != classes:
-                raise OptionError(f"Option class_weights has {len(self.class_weights)} numbers; the model has {classes} classes.")
+                raise OptionError(f"Option class_weights has {len(self.class_weights)} numbers; the model has {classes} "
+                                  "classes.")
             shape = [classes if i == axis else 1 for i in range(output.type.rank)]
             each = b.Mul(each, b.constant(np.array(self.class_weights, output.type.numpy).reshape(shape)))
         return each, output.type.size // max(1, output.shape[0] * classes)
@@ -113,4 +119,5 @@ def soft_cross_entropy(o: Options) -> Loss:
 
 def kl(o: Options) -> Loss:
     """Mean divergence of Kullback and Leibler from the model's distribution to that of the labels."""
-    return SoftClassLoss("kl", True, class_weights=class_weights(o), label_smoothing=o.label_smoothing, class_axis=o.class_axis)
+    return SoftClassLoss("kl", True, class_weights=class_weights(o), label_smoothing=o.label_smoothing,
+                         class_axis=o.class_axis)

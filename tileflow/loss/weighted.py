@@ -13,13 +13,15 @@ if TYPE_CHECKING:
     from ..graph import Builder, Value
 
 WEIGHTS = "sample_weight"
-"""Name of the input with the rows' weights, of the array that they come from, and of the option that names another one."""
+"""Name of the input with the rows' weights, of the array that they come from, and of the option that names another
+one."""
 
 
 @dataclass(frozen=True)
 class WeightedLoss(Loss):
-    """The sum of weight times loss of each row, over what the loss divides by without weights: for a mean over rows their number (Keras'
-    `sum_over_batch_size`), so that weights of 1 change nothing and it does not matter how rows are divided into micro-batches."""
+    """The sum of weight times loss of each row, over what the loss divides by without weights: for a mean over rows
+    their number (Keras' `sum_over_batch_size`), so that weights of 1 change nothing and it does not matter how rows are
+    divided into micro-batches."""
 
     inner: Loss
 
@@ -43,7 +45,10 @@ class WeightedLoss(Loss):
 
     def __call__(self, b: Builder, outputs: Sequence[Value]) -> Value:
         total, weight = self.rows(b, outputs)
-        count = b.scalar(weight * max(1, total.shape[0]), total) if isinstance(weight, float | int) else b.ReduceSum(weight, keepdims=0)
+        if isinstance(weight, float | int):
+            count = b.scalar(weight * max(1, total.shape[0]), total)
+        else:
+            count = b.ReduceSum(weight, keepdims=0)
         return b.Div(b.ReduceSum(total, keepdims=0), count)
 
     def fitted(self, outputs: Sequence[Value], *labels: TensorType | None) -> WeightedLoss:
@@ -94,7 +99,8 @@ class SeveralLosses(Loss):
         if not self.has_rows:
             return None
         found = [(p.loss.rows(b, [outputs[p.place]]), p.factor) for p in self.parts]
-        each = [(rows.total, factor / rows.weight) for rows, factor in found if rows is not None and isinstance(rows.weight, float | int)]
+        each = [(rows.total, factor / rows.weight) for rows,
+                factor in found if rows is not None and isinstance(rows.weight, float | int)]
         return RowLosses(_sum(b, each), 1.0)
 
     @property
@@ -102,7 +108,9 @@ class SeveralLosses(Loss):
         return all(p.loss.has_rows for p in self.parts)
 
     def fitted(self, outputs: Sequence[Value], *labels: TensorType | None) -> SeveralLosses:
-        return replace(self, parts=tuple(replace(p, loss=p.loss.fitted([outputs[p.place]], t)) for p, t in zip(self.parts, labels, strict=False)))
+        return replace(self,
+                       parts=tuple(replace(p, loss=p.loss.fitted([outputs[p.place]], t)) for p,
+                                   t in zip(self.parts, labels, strict=False)))
 
     def label_type(self, outputs: Sequence[TensorType]) -> TensorType | None:
         return self.parts[0].loss.label_type([outputs[self.parts[0].place]])

@@ -50,7 +50,8 @@ class Confusion:
     def update(self, output: np.ndarray, labels: np.ndarray) -> None:
         values, wanted = self.view.read(output, labels)
         if self.view.task == "binary":
-            classes, chosen, wanted = 2, self.view.chosen(values).reshape(-1).astype(np.int64), truth(wanted).reshape(-1).astype(np.int64)
+            chosen, wanted = (a.reshape(-1).astype(np.int64) for a in (self.view.chosen(values), truth(wanted)))
+            classes = 2
         else:
             classes, chosen, wanted = values.shape[1], self.view.chosen(values), wanted.astype(np.int64)
         counts = np.bincount(wanted * classes + chosen, minlength=classes * classes).reshape(classes, classes)
@@ -106,7 +107,8 @@ def _ratio(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 class MeanIoU(F1):
-    """The mean over classes, or columns, that occur or are predicted, of TP / (TP + FP + FN): what prediction and label share of both together."""
+    """The mean over classes, or columns, that occur or are predicted, of TP / (TP + FP + FN): what prediction and label
+    share of both together."""
 
     def __init__(self, view: OutputMeaning) -> None:
         super().__init__(view, "macro")

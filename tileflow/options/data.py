@@ -23,7 +23,8 @@ class DataOptions:
     """Where rows come from, what of them is taken, and how they are read."""
 
     data: str | None = _option(
-        None, FilePath(), "training data: a folder (of images by class, too), an .npz, .npy, .csv or .parquet file, or the name digits",
+        None, FilePath(), "training data: a folder (of images by class, too), an .npz, .npy, .csv or .parquet file, or "
+                          "the name digits",
         optional=True, common=True, free=True, known_as=("train_data", "train_dir"))
     test_data: str | None = _option(
         None, FilePath(), "data to measure accuracy with after each epoch", optional=True, common=True,
@@ -41,7 +42,8 @@ class DataOptions:
         None, Text(), "array or column with a weight of each row in the loss; by default the one called sample_weight",
         optional=True, free=True, known_as=("weights", "sample_weights"))
     categories: tuple[str, ...] = _option(
-        (), Names(), "columns of a table that hold texts: these are numbered from 1 in their sorted order, 0 stands for "
+        (), Names(),
+        "columns of a table that hold texts: these are numbered from 1 in their sorted order, 0 stands for "
         "others and for none; * is every column of texts. The trained file keeps them", free=True,
         known_as=("categorical", "categorical_features", "cat_features"))
     validation_split: float = _option(
@@ -53,11 +55,14 @@ class DataOptions:
         "what the model's input says, else the size of the first image", known_as=("img_size", "imgsz"))
     shuffle: bool = _option(True, Flag(), "draw the training rows in a new random order each epoch", verbs=("train",))
     augment: tuple[str, ...] = _option(
-        (), Names(), "what is done to training images at random: flip (left and right), crop (moved by up to an eighth), "
-        "color (brightness, contrast, saturation), mixup and cutmix (mixed with another of the micro-batch, labels, too)",
+        (), Names(), "what is done to training images at random: flip (left and right), crop (moved by up to an "
+                     "eighth), "
+        "color (brightness, contrast, saturation), mixup and cutmix (mixed with another of the micro-batch, labels, "
+        "too)",
         verbs=("train",), known_as=("augmentation", "data_augmentation"))
     sampling: Sampling = _option(
-        "each", Choice(get_args(Sampling)), "an epoch has each row once, or rows drawn with replacement: all classes as "
+        "each", Choice(get_args(Sampling)),
+        "an epoch has each row once, or rows drawn with replacement: all classes as "
         "often (balanced), or by sample_weight (weighted), which then does not weigh the loss", verbs=("train",))
     drop_last: bool = _option(
         True, Flag(),

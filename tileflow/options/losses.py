@@ -41,10 +41,13 @@ class LossNames(Choice):
     def check(self, value: Any) -> str:
         if isinstance(value, str) and "=" not in value:
             return super().check(value)
-        pairs = value.items() if isinstance(value, Mapping) else (word.rpartition("=")[::2] for word in str(value).split(","))
+        pairs = value.items() if isinstance(value,
+                                            Mapping) else (word.rpartition("=")[::2] for word in str(value).split(","))
         found = {}
         for output, loss in pairs:
-            if not isinstance(output, str) or not isinstance(loss, str) or not (output := output.strip()) or output in found or "," in output:
+            if not isinstance(output, str) or not isinstance(loss, str):
+                raise ValueError
+            if not (output := output.strip()) or output in found or "," in output:
                 raise ValueError
             name, factor, times = loss.partition("*")
             number = Number(Range(above=0)).check(float(times)) if factor else 1.0
@@ -55,6 +58,7 @@ class LossNames(Choice):
 
 
 def losses_by_output(text: str) -> dict[str, tuple[str, float]]:
-    """The losses of several outputs, and how much each counts, by the option's text; empty where it names a single loss."""
+    """The losses of several outputs, and how much each counts, by the option's text; empty where it names a single
+    loss."""
     pairs = (word.rpartition("=")[::2] for word in text.split(",") if "=" in text)
     return {output: (name, float(times or 1)) for output, loss in pairs for name, _, times in [loss.partition("*")]}

@@ -74,7 +74,8 @@ class Options(Settings, RunOptions, LoopOptions, MachineOptions, ExecutionOption
         if strange := [name for name in self.augment if name not in AUGMENTATIONS]:
             raise OptionError(f"Option augment takes {', '.join(AUGMENTATIONS)}, not {strange[0]!r}.")
         if len(self.image_size) > 2:
-            raise OptionError(f"Option image_size takes a height and a width, or one number for both, not {list(self.image_size)}.")
+            raise OptionError("Option image_size takes a height and a width, or one number for both, not "
+                              f"{list(self.image_size)}.")
         if self.test_data is not None and self.validation_split > 0:
             raise OptionError(MEASURED_TWICE)
 

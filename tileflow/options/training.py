@@ -48,7 +48,8 @@ class TrainingOptions:
         None, Integer(), "class number of labels that do not count ({whose})", optional=True, commands=("infer",),
         of=LOSSES)
     class_weights: tuple[float, ...] | Literal["balanced"] = _option(
-        (), ClassWeights(Number(Range(least=0))), "weight of each class in the loss, or balanced: by how seldom it is among the training labels "
+        (), ClassWeights(Number(Range(least=0))), "weight of each class in the loss, or balanced: by how seldom it is "
+                                                  "among the training labels "
         "({whose})", of=LOSSES)
     label_smoothing: float = _option(
         0.0, Number(Range(least=0, most=1)), "share of each label that is spread evenly over all classes ({whose})",

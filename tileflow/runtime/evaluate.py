@@ -64,7 +64,8 @@ class EvaluationModel(LossModel):
         shown = self._call(arrays)
         output = np.atleast_1d(shown[self._prediction])             # a model may give nothing but its loss
         if not self.by_rows:
-            rows = len(arrays[self._own_count(len(arrays))] if self.whole and self.loss.takes != "nothing" else arrays[0])
+            rows = len(arrays[self._own_count(len(arrays))] if self.whole and self.loss.takes != "nothing"
+                       else arrays[0])
             return output, np.reshape(shown[-1], -1).astype(np.float64) * rows, np.array([rows], np.float64)
         if self._weight is not None:
             return output, shown[-1].astype(np.float64), np.full(len(shown[-1]), self._weight)
@@ -108,7 +109,8 @@ class Evaluator:
             output, losses, weights = evaluation.measure(*batch)
             labels = data.labels_of(batch)
             if evaluation.by_rows and not data.whole:
-                findings.update(seen - real, batch, output[:real], losses[:real], None if labels is None else labels[:real])
+                findings.update(seen - real, batch, output[:real], losses[:real],
+                                None if labels is None else labels[:real])
             total += float(losses[:real].sum())
             weight += float(weights[:real].sum())
             collector.update(output[:real], np.zeros((real, 0)) if labels is None else labels[:real])
@@ -136,12 +138,13 @@ class Evaluator:
     def prepare(self, data: Dataset) -> EvaluationModel:
         """The compiled program that measures these data."""
         weighted = WEIGHTS in data.more
-        if self._evaluation is None or (isinstance(self.model.loss, WeightedLoss) and isinstance(self._evaluation.loss, WeightedLoss) != weighted):
+        made = self._evaluation
+        if made is None or (isinstance(self.model.loss, WeightedLoss)
+                            and isinstance(made.loss, WeightedLoss) != weighted):
             most = 1 if data.whole else MOST_MICRO_BATCHES
-            self._evaluation = self._make(max(1, min(most, len(data) // self.model.options.micro_batch_size)), data)
-            if not self._evaluation.by_rows:
-                self._evaluation = self._make(1, data)
-        return self._evaluation
+            made = self._make(max(1, min(most, len(data) // self.model.options.micro_batch_size)), data)
+            self._evaluation = made = made if made.by_rows else self._make(1, data)
+        return made
 
     def _make(self, micro_batches: int, data: Dataset) -> EvaluationModel:
         options = self.model.options.clone(device_iterations=micro_batches, max_batches=None)

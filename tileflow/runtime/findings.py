@@ -35,7 +35,8 @@ class Findings:
     worst: list[Row] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._matrix = Confusion(self.view) if self.view is not None and self.view.task in ("classes", "binary") else None
+        of_classes = self.view is not None and self.view.task in ("classes", "binary")
+        self._matrix = Confusion(self.view) if self.view is not None and of_classes else None
 
     @property
     def confusion(self) -> np.ndarray | None:
@@ -47,7 +48,8 @@ class Findings:
         """A batch, whose first row has the number `first`. losses: one of each row."""
         view, predicted = self.view, None
         if self._matrix is not None and labels is not None and (
-                output.size == len(output) if self._matrix.view.task == "binary" else output.shape[self._matrix.view.axis] <= MOST_CLASSES):
+                output.size == len(output) if self._matrix.view.task == "binary"
+                else output.shape[self._matrix.view.axis] <= MOST_CLASSES):
             self._matrix.update(output, labels > 0.5 if self._matrix.view.task == "binary" else labels)
         if labels is not None and labels.shape == output.shape and view is not None and view.task == "classes":
             labels = labels.argmax(axis=view.axis)

@@ -65,8 +65,10 @@ class Fit:
         others, types = dict(dataset.more), {}
         for name, (output, wanted) in self.more.items():
             if name not in dataset.more:
-                raise DataError(f"Data {dataset.name} have no array {name!r}, which is to hold the labels of the output of that name.")
-            part = ready(replace(dataset, label=dataset.more[name], classes=None, more={}), self.choice.more[name], output, None)
+                raise DataError(f"Data {dataset.name} have no array {name!r}, which is to hold the labels of the output "
+                                "of that name.")
+            part = ready(replace(dataset, label=dataset.more[name], classes=None, more={}), self.choice.more[name],
+                         output, None)
             assert part.label is not None
             others[name], types[name] = part.label, wanted
         if self.choice.weighted and WEIGHTS in dataset.more:
@@ -93,10 +95,12 @@ def _check_sample_weights(dataset: Dataset) -> None:
     array, rows = dataset.more[WEIGHTS].array, dataset.looked_at()
     weights = np.asarray(array[rows if dataset.rows is None else dataset.rows[rows]])
     if weights.size != len(rows):
-        raise DataError(f"Data {dataset.name}: the weights of rows have shape {list(weights.shape[1:])} per row; one number for each is needed.")
+        raise DataError(f"Data {dataset.name}: the weights of rows have shape {list(weights.shape[1:])} per row; one "
+                        "number for each is needed.")
     if (wrong := ~(np.isfinite(weights) & (weights >= 0)).reshape(-1)).any():
         at = int(wrong.argmax())
-        raise DataError(f"Data {dataset.name}: the weight {weights.reshape(-1)[at]} of row {rows[at]} is not a finite number of at least 0.")
+        raise DataError(f"Data {dataset.name}: the weight {weights.reshape(-1)[at]} of row {rows[at]} is not a finite "
+                        "number of at least 0.")
 
 
 def ready(dataset: Dataset, choice: ChosenLoss, output: TensorType, classes: tuple[str, ...] | None) -> Dataset:
@@ -113,7 +117,8 @@ def ready(dataset: Dataset, choice: ChosenLoss, output: TensorType, classes: tup
         if dataset.classes is None or classes is None:
             have, other = ("numbers", "strings") if dataset.classes is None else ("strings", "numbers")
             raise DataError(f"The labels of data {dataset.name} are {have}, those of the training data {other}; give both in one form.")
-        dataset = dataset.with_labels(renumbered(dataset.label.array[:], dataset.classes, classes, f"Data {dataset.name}"), classes)
+        numbers = renumbered(dataset.label.array[:], dataset.classes, classes, f"Data {dataset.name}")
+        dataset = dataset.with_labels(numbers, classes)
     assert dataset.label is not None
     if choice.one_hot is not None and dataset.whole:
         raise DataError(f"The labels of data {dataset.name} are one-hot; with whole_elements give class numbers.")
@@ -126,8 +131,8 @@ def ready(dataset: Dataset, choice: ChosenLoss, output: TensorType, classes: tup
         _check(dataset, choice, count)
     if choice.softened and count is not None and dataset.label is not None:
         array = dataset.label.array
-        dataset = dataset.with_labels(array.then(partial(one_hot, classes=count)) if isinstance(array, Column) else OneHot(array, count),
-                                      dataset.classes)
+        made = array.then(partial(one_hot, classes=count)) if isinstance(array, Column) else OneHot(array, count)
+        dataset = dataset.with_labels(made, dataset.classes)
     return dataset
 
 
@@ -140,7 +145,8 @@ def numbered_as(dataset: Dataset, classes: tuple[str, ...] | None) -> Dataset:
     """The data set whose string labels are numbered as a trained file's `classes`, where those are among them; any other as it is."""
     if dataset.label is None or dataset.classes is None or classes is None or not set(dataset.classes) <= set(classes):
         return dataset
-    return dataset.with_labels(renumbered(dataset.label.array[:], dataset.classes, classes, f"Data {dataset.name}"), classes)
+    return dataset.with_labels(renumbered(dataset.label.array[:], dataset.classes, classes, f"Data {dataset.name}"),
+                               classes)
 
 
 def _check(dataset: Dataset, choice: ChosenLoss, classes: int | None) -> None:

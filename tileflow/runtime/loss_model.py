@@ -67,9 +67,11 @@ class LossModel(Model):
                             "what tileflow.inference_model gives.")
         takes = self.loss.takes_each
         if len(takes) > 1 and len(arrays) - count != len(takes):
-            raise DataError(f"The loss {self.loss_name} takes {len(takes)} arrays after the model's inputs, and {len(arrays) - count} are given.")
+            raise DataError(f"The loss {self.loss_name} takes {len(takes)} arrays after the model's inputs, and "
+                            f"{len(arrays) - count} are given.")
         each = [array_of(a) for a in arrays[count:]]
-        return [*super()._arrays(arrays[:count]), *(self._label(a, takes[i] if i < len(takes) else "anything") for i, a in enumerate(each))]
+        return [*super()._arrays(arrays[:count]),
+                *(self._label(a, takes[i] if i < len(takes) else "anything") for i, a in enumerate(each))]
 
     def _label(self, labels: np.ndarray, takes: Takes) -> np.ndarray:
         """Class numbers as int64, targets in the model's precision; for a loss of one's own by what they are."""

@@ -7,8 +7,9 @@
     tileflow.inputs                     ["height", "width"]          names of arrays or columns
     tileflow.label                      "digit"
     tileflow.classes                    ["cat", "dog"]               in the order of their numbers
-    tileflow.categories                 {"colour": ["blue", "red"]}  texts of a column in the order of their numbers, from 1 on
-    tileflow.images                     [3, 224, 224]                what image files became: channels, height, width
+    tileflow.categories                 {"colour": ["blue", "red"]}  texts of a column in the order of their numbers,
+    from 1 on tileflow.images                     [3, 224, 224]                what image files became: channels,
+    height, width
 """
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     from ..importers.onnx import OnnxModel
 
 PREFIX = "tileflow."
-INPUTS, LABEL, CLASSES, IMAGES, CATEGORIES = (PREFIX + name for name in ("inputs", "label", "classes", "images", "categories"))
+INPUTS, LABEL, CLASSES, IMAGES, CATEGORIES = (PREFIX + name
+                                              for name in ("inputs", "label", "classes", "images", "categories"))
 LONGEST = 1 << 20
 """Characters of one text."""
 
@@ -82,9 +84,12 @@ class Preprocessing:
                 statistics[name] = Statistics(rows=said["statistics"].pop("rows"), **{k: float(v) for k, v in said["statistics"].items()})
         images = (wanted_by(model.inputs[0].dims) if len(model.inputs) == 1 else None) or Wanted()
         if (sizes := _value(metadata, IMAGES, where, _are_sizes)) is not None:
-            images = Wanted(images.channels or sizes[0], images.height or sizes[1], images.width or sizes[2], images.last)
-        roles = Roles(tuple(_value(metadata, INPUTS, where, _are_names) or ()), _value(metadata, LABEL, where, _is_name), images,
-                      {name: tuple(words) for name, words in (_value(metadata, CATEGORIES, where, _are_categories) or {}).items()})
+            images = Wanted(images.channels or sizes[0], images.height or sizes[1], images.width or sizes[2],
+                            images.last)
+        roles = Roles(tuple(_value(metadata, INPUTS, where, _are_names) or ()),
+                      _value(metadata, LABEL, where, _is_name), images,
+                      {name: tuple(words) for name,
+                       words in (_value(metadata, CATEGORIES, where, _are_categories) or {}).items()})
         classes = _value(metadata, CLASSES, where, _are_classes)
         return cls(scalings, statistics, roles, None if classes is None else tuple(classes))
 
@@ -92,7 +97,8 @@ class Preprocessing:
         """What the file knows, a line each; empty where it knows nothing."""
         lines = [f"Input {one_line(name)} was fed with {scaling}" + (f", {self.statistics[name]}." if name in self.statistics else ".")
                  for name, scaling in self.scalings.items()]
-        lines += [f"Column {one_line(name)}: its texts have the numbers from 1 to {len(words)}." for name, words in self.roles.categories.items()]
+        lines += [f"Column {one_line(name)}: its texts have the numbers from 1 to {len(words)}." for name,
+                  words in self.roles.categories.items()]
         images = self.roles.images
         if images.channels and images.height and images.width and self.scalings:
             lines.append(f"Image files become {images.width} x {images.height} pixels of {images.channels} channels.")

@@ -77,7 +77,8 @@ class Trainer:
     """Writes the model as an ONNX file."""
 
     def __post_init__(self) -> None:
-        self.loader = DataLoader(self.options, self.train, drop_last=self.options.drop_last, sampler=self.sampler, augment=self.augment)
+        self.loader = DataLoader(self.options, self.train, drop_last=self.options.drop_last, sampler=self.sampler,
+                                 augment=self.augment)
         batch = self.options.combined_batch_size
         self.schedule = CallSchedule.of(len(self.train) // batch * batch if self.train.is_open else len(self.train), self.options)
         self._rest: dict[Step, TrainingModel] = {}
@@ -458,7 +459,8 @@ class Trainer:
 
     def _not_finite(self, batch: tuple[np.ndarray, ...]) -> str:
         """Where the inputs or labels of the call that is about to end hold what is no number."""
-        names = (*(f"Input {one_line(name)}" for name in self.train.fields), "The label", *map(one_line, self.train.more))
+        names = (*(f"Input {one_line(name)}" for name in self.train.fields), "The label",
+                 *map(one_line, self.train.more))
         for name, fed in zip(names, batch, strict=False):
             if kind_of(fed.dtype) == "f" and not (finite := np.isfinite(fed)).all():
                 first = np.unravel_index(int(np.argmin(finite)), fed.shape)

@@ -231,5 +231,6 @@ class TrainingModel(LossModel):
         if current is None or failed is None or not isinstance(loss, ClassLoss):
             return None
         micro, where = failed
-        labels = self.rows.dealt(arrays)[self._own_count(len(arrays))].reshape(current.engine.image.micro_batches, -1)[micro]
+        labels = self.rows.dealt(arrays)[self._own_count(len(arrays))]
+        labels = labels.reshape(current.engine.image.micro_batches, -1)[micro]
         return uncounted(what, where) if (what := loss.uncounted(labels)) else None

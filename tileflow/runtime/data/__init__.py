@@ -5,5 +5,6 @@ from .loader import AsynchronousDataAccessor, DataLoader
 from .scaling import Scaling, Statistics
 from .sources import Data, Roles, check_given, open_data, open_more, roles_of
 
-__all__ = ["AsynchronousDataAccessor", "Data", "DataLoader", "Dataset", "Field", "Roles", "Scaling", "Statistics", "Wanted", "check_given",
+__all__ = ["AsynchronousDataAccessor", "Data", "DataLoader", "Dataset", "Field", "Roles", "Scaling", "Statistics",
+           "Wanted", "check_given",
            "open_data", "open_more", "roles_of", "wanted_by"]

@@ -19,10 +19,12 @@ REMEDY = "use .npy files, which are read from disk as needed, or fewer rows"
 
 
 def read_columns(path: Path, form: str) -> dict[str, np.ndarray]:
-    """The columns of a file by name: numbers [rows] or [rows, ...], texts as str; missing numbers are NaN, missing texts empty.
+    """The columns of a file by name: numbers [rows] or [rows, ...], texts as str; missing numbers are NaN, missing
+    texts empty.
 
     Raises:
-        DataError: pyarrow is missing, the file is damaged, or a column is of something else, or of lists of different lengths.
+        DataError: pyarrow is missing, the file is damaged, or a column is of something else, or of lists of different
+        lengths.
         OutOfMemoryError: there is no room for what the file says that it holds.
     """
     arrow = _arrow()
@@ -105,7 +107,8 @@ def _array(path: Path, name: str, column: Any, arrow: Any) -> np.ndarray:
         shape.append(size)
         kind = column.type
     if not (kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind) or kinds.is_decimal(kind)):
-        raise DataError(f"{what} is of {one_line(kind, SHOWN)}, which are no numbers, no texts and no lists of numbers; leave it out of the file.")
+        raise DataError(f"{what} is of {one_line(kind, SHOWN)}, which are no numbers, no texts and no lists of numbers; "
+                        "leave it out of the file.")
     values = column.cast("float64") if kinds.is_decimal(kind) else column
     numbers = np.asarray(values.to_numpy())
     numbers = numbers.astype(np.float64) if numbers.dtype == object else numbers

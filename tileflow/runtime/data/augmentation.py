@@ -1,4 +1,5 @@
-"""Augmentation by name: images turned, moved, lit and mixed at random, by seed, epoch and place in the epoch alone, whoever reads the rows."""
+"""Augmentation by name: images turned, moved, lit and mixed at random, by seed, epoch and place in the epoch alone,
+whoever reads the rows."""
 from __future__ import annotations
 
 import math
@@ -27,7 +28,8 @@ class Draws:
     """Random numbers of [0, 1) that depend on seed, epoch, stream and place only, and not on NumPy's version."""
 
     def __init__(self, seed: int, epoch: int, stream: int, place: int) -> None:
-        self._bits = np.random.Philox(key=np.array([seed, epoch], np.uint64), counter=np.array([0, 0, place, stream], np.uint64))
+        self._bits = np.random.Philox(key=np.array([seed, epoch], np.uint64),
+                                      counter=np.array([0, 0, place, stream], np.uint64))
 
     def __call__(self, count: int) -> np.ndarray:
         return (np.asarray(self._bits.random_raw(count)) >> np.uint64(11)).astype(np.float64) * 2.0 ** -53
@@ -56,22 +58,29 @@ class Augmentation:
 
     @classmethod
     def of(cls, names: Sequence[str], data: Dataset, seed: int, micro_batch: int) -> Augmentation:
-        """OptionError where data are no images, for all but mixup, or their labels do not go with what is done to these."""
+        """OptionError where data are no images, for all but mixup, or their labels do not go with what is done to
+        these."""
         unmixable = next((name for name, f in data.fields.items() if kind_of(f.dtype) != "f"), None)
         if unmixable is not None or data.whole or data.may_vary:
             raise OptionError("Option augment is for floating-point inputs of one shape, and " + (
-                f"input {unmixable} is of whole numbers." if unmixable else f"rows of data {data.name} are of several."))
+                f"input {unmixable} is of whole numbers." if unmixable
+                else f"rows of data {data.name} are of several."))
         field = next(iter(data.fields.values()))
         shape = field.sample
         if any(name != "mixup" for name in names):
-            if len(data.fields) != 1 or len(shape) not in (2, 3) or (len(shape) == 3 and shape[0] not in MODES and shape[2] not in MODES):
-                raise OptionError(f"Option augment: {', '.join(n for n in names if n != 'mixup')} is for a single input of images, [channels, "
-                                  "height, width], [height, width, channels] or [height, width] per row, of 1, 3 or 4 channels; the data's rows are "
+            channels = {3: (shape[0], shape[-1]), 2: (1,)}.get(len(shape), ()) if shape else ()
+            if len(data.fields) != 1 or not set(channels).intersection(MODES):
+                raise OptionError(f"Option augment: {', '.join(n for n in names if n != 'mixup')} is for a single input "
+                                  "of images, [channels, "
+                                  "height, width], [height, width, channels] or [height, width] per row, of 1, 3 or 4 "
+                                  "channels; the data's rows are "
                                   f"{', '.join(str(list(f.sample)) for f in data.fields.values())}.")
             labels = [f for f in (data.label, *data.more.values()) if f is not None]
             if any(len(f.sample) > 1 for f in labels):
-                raise OptionError("Option augment: flip, crop, color and cutmix are for labels of a whole image; those of places in it, such as "
-                                  f"{next(list(f.sample) for f in labels if len(f.sample) > 1)} per row, would not move along.")
+                raise OptionError("Option augment: flip, crop, color and cutmix are for labels of a whole image; those "
+                                  "of places in it, such as "
+                                  f"{next(list(f.sample) for f in labels if len(f.sample) > 1)} per row, would not move "
+                                  "along.")
         last = len(shape) == 3 and shape[0] not in MODES
         return cls(tuple(n for n in AUGMENTATIONS if n in names), seed, micro_batch, field, last, len(data.fields))
 
@@ -85,7 +94,8 @@ class Augmentation:
         if any(name in MIXING for name in self.names):
             for start in range(0, len(wide[0]), self.micro_batch):
                 rows = slice(start, start + self.micro_batch)
-                self._mix([a[rows] for a in wide], batch[self.inputs][rows], Draws(self.seed, epoch, MIXES, place + start))
+                self._mix([a[rows] for a in wide], batch[self.inputs][rows],
+                          Draws(self.seed, epoch, MIXES, place + start))
         for a, b in zip(batch, wide, strict=False):
             if a is not b:
                 a[...] = b
@@ -98,7 +108,8 @@ class Augmentation:
         return np.moveaxis(array, -1, 1) if self.last else array
 
     def _vary(self, image: np.ndarray, draws: Draws) -> None:
-        """Change one image [channels, height, width]. All numbers are drawn whatever is done, so that none depends on what else is."""
+        """Change one image [channels, height, width]. All numbers are drawn whatever is done, so that none depends on
+        what else is."""
         flip, down, right, *lit = draws(6).tolist()
         height, width = image.shape[1:]
         if "flip" in self.names and flip < 0.5:
@@ -114,7 +125,8 @@ class Augmentation:
             self._light(image, [1 - LIT + 2 * LIT * u for u in lit])
 
     def _light(self, image: np.ndarray, factors: Sequence[float]) -> None:
-        """Brightness, contrast about the grey mean and saturation, on the numbers before mean and std; bytes stay in their range."""
+        """Brightness, contrast about the grey mean and saturation, on the numbers before mean and std; bytes stay in
+        their range."""
         std, mean = self._per_channel(self.field.std, 1.0, image), self._per_channel(self.field.mean, 0.0, image)
         light, contrast, saturation = (image.dtype.type(f) for f in factors)
         pixels = (image * std + mean) * light
@@ -151,7 +163,8 @@ class Augmentation:
             height, width = images.shape[2:]
             half_y, half_x = (int(n * math.sqrt(1 - stays)) / 2 for n in (height, width))
             top, bottom, first, end = (min(max(round(n), 0), most) for n, most in (
-                (up * height - half_y, height), (up * height + half_y, height), (left * width - half_x, width), (left * width + half_x, width)))
+                (up * height - half_y, height), (up * height + half_y, height), (left * width - half_x, width),
+                (left * width + half_x, width)))
             images[:, :, top:bottom, first:end] = images[partner][:, :, top:bottom, first:end]
             stays = 1 - (bottom - top) * (end - first) / (height * width)
         labels[...] = labels * labels.dtype.type(stays) + labels[partner] * labels.dtype.type(1 - stays)

@@ -118,7 +118,8 @@ class Dataset:
     ordered: somebody chose the fields in the order of a model's inputs, which may be called otherwise.
     categories: of columns of texts, by their names, the texts in the order of their numbers.
     row_names: what the rows of the arrays are called, such as the files that they come from.
-    more: what the loss reads after the label: weights of the rows (`sample_weight`), labels of further outputs by their names.
+    more: what the loss reads after the label: weights of the rows (`sample_weight`), labels of further outputs by their
+    names.
     """
 
     name: str
@@ -164,7 +165,8 @@ class Dataset:
         if self.label is not None and isinstance(self.label.array, Known) and isinstance(array, np.ndarray):
             array = Known(self.label.array.numbers, array)
         lazy = isinstance(array, Column | OneHot)
-        made = Field(array, array.shape[1:], array.dtype) if lazy else Field.of(array, f"The labels of data {self.name}")
+        what = f"The labels of data {self.name}"
+        made = Field(array, array.shape[1:], array.dtype) if lazy else Field.of(array, what)
         return replace(self, label=made, classes=classes)
 
     def __len__(self) -> int:
@@ -233,7 +235,8 @@ class Dataset:
 
     def looked_at(self) -> np.ndarray:
         """Numbers of the rows that may be read to say what the data are like: all of arrays."""
-        column = next((f.array for f in self.tensors if isinstance(f.array, Column) and not isinstance(f.array, Known)), None)
+        column = next((f.array for f in self.tensors if isinstance(f.array, Column) and not isinstance(f.array, Known)),
+                      None)
         if column is None:
             return np.arange(len(self))
         if self.rows is None:
@@ -262,7 +265,8 @@ class Dataset:
     def digest(self) -> str:
         """SHA-256 of names, sizes, types and, where the data are large, of rows that lie evenly in them."""
         found = hashlib.sha256(repr(self.classes).encode("utf-8", "surrogatepass"))
-        for name, f in [*self.fields.items(), *([("", self.label)] if self.label is not None else []), *self.more.items()]:
+        for name, f in [*self.fields.items(), *([("", self.label)] if self.label is not None else []),
+                        *self.more.items()]:
             found.update(f"{name}\0{f.array.dtype.str}{list(f.array.shape[1:])}{len(self)}".encode("utf-8", "surrogatepass"))
             count = min(len(self), max(1, SAMPLED_BYTES // max(1, f.array.dtype.itemsize * math.prod(f.array.shape[1:]))))
             in_memory = self.source is None or isinstance(f.array, Known)

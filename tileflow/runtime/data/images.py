@@ -1,4 +1,5 @@
-"""Folders of images by class, and lists of image files in a table: which files there are, their labels, and what they become."""
+"""Folders of images by class, and lists of image files in a table: which files there are, their labels, and what they
+become."""
 from __future__ import annotations
 
 import contextlib
@@ -25,7 +26,8 @@ KEPT_SHARE, UNKNOWN_ROOM = 0.4, 1 << 30
 
 
 class Listing(NamedTuple):
-    """Image files and, where they have some, the texts that are their labels. others: files that are no images by their names."""
+    """Image files and, where they have some, the texts that are their labels. others: files that are no images by their
+    names."""
 
     paths: tuple[str, ...]
     labels: tuple[str, ...] | None
@@ -42,7 +44,8 @@ class Wanted(NamedTuple):
 
 
 def wanted_by(dims: Sequence[int | str | None] | None) -> Wanted | None:
-    """What an input of these dimensions takes, [batch, channels, height, width] or [batch, height, width, channels]; None where it is neither."""
+    """What an input of these dimensions takes, [batch, channels, height, width] or [batch, height, width, channels];
+    None where it is neither."""
     if dims is None or len(dims) not in (3, 4):
         return None
     sizes = [n if isinstance(n, int) else None for n in dims[1:]]
@@ -54,15 +57,17 @@ def wanted_by(dims: Sequence[int | str | None] | None) -> Wanted | None:
 
 def is_folder_of_images(folder: Path) -> bool:
     """There is an image in the folder, or in a folder of it, or one further down where that is a part such as train."""
-    return any(is_image(entry.name) or (entry.is_dir() and any(is_image(f) or f.lower() in PARTS for f in _names(entry.path)))
+    return any(is_image(entry.name)
+               or (entry.is_dir() and any(is_image(f) or f.lower() in PARTS for f in _names(entry.path)))
                or (entry.name.lower() in PARTS and entry.is_dir()) for entry in _entries(folder))
 
 
 def folder_listings(folder: Path) -> dict[str, Listing]:
-    """The images of a folder by its parts: `train` and, where it has such a folder, `test` (also called val, valid or validation).
+    """The images of a folder by its parts: `train` and, where it has such a folder, `test` (also called val, valid or
+    validation).
 
-    The class of an image is the name of the folder right below the part; deeper folders belong to it, but links to folders are not followed there.
-    Images without such a folder have no class. Hidden files are left out.
+    The class of an image is the name of the folder right below the part; deeper folders belong to it, but links to
+    folders are not followed there. Images without such a folder have no class. Hidden files are left out.
 
     Raises:
         DataError: some images have a class and others none, or there are two folders for one part.
@@ -72,7 +77,8 @@ def folder_listings(folder: Path) -> dict[str, Listing]:
     for name in inner:
         if name.lower() in PARTS:
             if (part := PARTS[name.lower()]) in parts:
-                raise DataError(f"Folder {folder} has two folders for one part of the data, {parts[part]} and {name}; rename one.")
+                raise DataError(f"Folder {folder} has two folders for one part of the data, {parts[part]} and {name}; "
+                                "rename one.")
             parts[part] = name
     if "train" not in parts:
         return {"train": _listing(folder)}
@@ -94,7 +100,8 @@ def _listing(folder: Path) -> Listing:
         raise DataError(f"Folder {folder} has no images in it.")
     if labels and len(labels) != len(paths):
         bare = next(path for path in paths if Path(path).parent == folder)
-        raise DataError(f"Folder {folder} has images in folders, whose names are their classes, and others beside these, such as "
+        raise DataError(f"Folder {folder} has images in folders, whose names are their classes, and others beside "
+                        "these, such as "
                         f"{one_line(os.path.basename(bare))}: put them into a folder, or away.")
     return Listing(tuple(paths), tuple(labels) if labels else None, tuple(others))
 
@@ -122,14 +129,16 @@ def _below(folder: str) -> Iterable[str]:
 
 
 def dataset_of(listing: Listing, name: str, options: Options, wanted: Wanted, label_name: str | None = None) -> Dataset:
-    """The images as a dataset, decoded when they are read and kept as far as there is memory. Labels are numbered in the order of their texts.
+    """The images as a dataset, decoded when they are read and kept as far as there is memory. Labels are numbered in
+    the order of their texts.
 
     Args:
-        wanted: what the model's input says, or the data that it was trained on; the option image_size goes before it, and what both leave open is as
-            the first image has it.
+        wanted: what the model's input says, or the data that it was trained on; the option image_size goes before it,
+            and what both leave open is as the first image has it.
 
     Raises:
-        DataError: an image that must be looked at cannot be read, or the model takes other numbers of channels than images have.
+        DataError: an image that must be looked at cannot be read, or the model takes other numbers of channels than
+        images have.
     """
     form, notes = _form(listing.paths[0], options, wanted)
     room = budget.available()
@@ -144,9 +153,11 @@ def dataset_of(listing: Listing, name: str, options: Options, wanted: Wanted, la
         known = Known(columns[1], values)
         label = Field(known, (), known.dtype)
     if listing.others:
-        notes.append(f"Data {one_line(name)}: {len(listing.others):,} file{'s are' if len(listing.others) > 1 else ' is'} left out, by the name no "
+        notes.append(f"Data {one_line(name)}: {len(listing.others):,} "
+                     f"file{'s are' if len(listing.others) > 1 else ' is'} left out, by the name no "
                      f"image, such as {one_line(listing.others[0])}.")
-    return Dataset(name, {"x": Field(pixels, pixels.shape[1:], pixels.dtype)}, label, source=source, nameless=True, notes=tuple(notes),
+    return Dataset(name, {"x": Field(pixels, pixels.shape[1:], pixels.dtype)}, label, source=source, nameless=True,
+                   notes=tuple(notes),
                    classes=classes, label_name=label_name, row_names=listing.paths)
 
 
@@ -155,7 +166,8 @@ def _labels(texts: tuple[str, ...], name: str) -> tuple[np.ndarray, tuple[str, .
     try:
         "".join(texts).encode()
     except UnicodeEncodeError:
-        raise DataError(f"The labels of data {name}, or the folders that are its classes, have names that are no UTF-8 text; rename them.") from None
+        raise DataError(f"The labels of data {name}, or the folders that are its classes, have names that are no UTF-8 "
+                        "text; rename them.") from None
     values, classes = numbered(np.array(texts), f"The labels of data {name}")
     if classes is not None:
         with contextlib.suppress(ValueError):
@@ -171,12 +183,15 @@ def _form(first: str, options: Options, wanted: Wanted) -> tuple[ImageForm, list
         given = {"height": options.image_size[0], "width": options.image_size[-1]}
     channels = wanted.channels or own.channels
     if channels not in MODES:
-        raise DataError(f"The model takes images of {channels} channels; image files are read as 1 (grey), 3 (red, green, blue) or 4 (and alpha).")
-    form = ImageForm(channels, given.get("height") or wanted.height or own.height, given.get("width") or wanted.width or own.width, wanted.last)
+        raise DataError(f"The model takes images of {channels} channels; image files are read as 1 (grey), 3 (red, "
+                        "green, blue) or 4 (and alpha).")
+    form = ImageForm(channels, given.get("height") or wanted.height or own.height,
+                     given.get("width") or wanted.width or own.width, wanted.last)
     budget.require(form.channels * form.height * form.width, "An image", "set a smaller image_size")
     notes = []
     if (form.height, form.width) != (own.height, own.width):
-        notes.append(f"Images become {form.width} x {form.height} pixels: the middle of each, scaled to that; the first is {own.width} x "
+        notes.append(f"Images become {form.width} x {form.height} pixels: the middle of each, scaled to that; the first "
+                     f"is {own.width} x "
                      f"{own.height}.")
     if form.channels == 1 and own.channels == 3:
         notes.append("Images become grey, for the model takes one channel.")

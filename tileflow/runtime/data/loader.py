@@ -39,7 +39,8 @@ class DataLoader:
                  drop_last: bool | None = None, seed: int | None = None, pad_last: bool = False, *, num_workers: int | None = None,
                  persistent_workers: bool | None = None, mode: str | None = None, rebatched_worker_size: int | None = None,
                  sampler: Iterable[int] | None = None, batch_sampler: Iterable[Sequence[int]] | None = None,
-                 collate_fn: Collate | None = None, worker_init_fn: Callable[[int], None] | None = None, timeout: float | None = None,
+                 collate_fn: Collate | None = None, worker_init_fn: Callable[[int], None] | None = None,
+                 timeout: float | None = None,
                  augment: Augment | None = None) -> None:
         """Args:
             options: frozen from here on; the other arguments default to them.

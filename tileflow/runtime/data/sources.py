@@ -48,10 +48,12 @@ class Roles(NamedTuple):
 
 
 def roles_of(opened: Dataset) -> Roles | None:
-    """What the arrays or columns are called that inputs and label were taken from, and what images became; None where there is nothing to say."""
+    """What the arrays or columns are called that inputs and label were taken from, and what images became; None where
+    there is nothing to say."""
     if (form := form_of(opened)) is not None:
         return Roles((), opened.label_name, Wanted(*astuple(form)))
-    return None if opened.label_name is None else Roles(opened.columns or tuple(opened.fields), opened.label_name, categories=opened.categories)
+    return None if opened.label_name is None else Roles(opened.columns or tuple(opened.fields), opened.label_name,
+                                                        categories=opened.categories)
 
 
 class Data(NamedTuple):
@@ -74,8 +76,9 @@ def open_data(spec: Any, options: Options | None = None, trained: Roles | None =
             - rows of somebody's own: data[i] by number, as PyTorch's data sets, or one after the other (an iterable, a generator, a function that
               makes one for each epoch, PyTorch's DataLoader); a row is an array, a tuple (input, ..., label) or a dict;
             - the built-in name "digits";
-            - a path: `.npz`, `.npy` (x.npy with y.npy beside it), `.csv`/`.tsv` (of numbers, or a list of image files), `.parquet`, `.arrow`,
-              an IDX file, or a folder with `.npy` or IDX files (MNIST's names), or of images by class.
+            - a path: `.npz`, `.npy` (x.npy with y.npy beside it), `.csv`/`.tsv` (of numbers, or a list of image files),
+              `.parquet`, `.arrow`, an IDX file, or a folder with `.npy` or IDX files (MNIST's names), or of images by
+              class.
             Named arrays are sorted into train and test by their names (x_train, y_test, test_images ...); the label is
             the array `options.label`, else one called y, label, labels, target or targets.
         options: data_format, inputs, label and validation_split (with seed) count.
@@ -234,18 +237,21 @@ def _open_path(path: Path, options: Options, trained: Roles) -> Data:
         return _named({name: _reading(file) for name, file in find_idx(path).items()}, str(path), options, trained)
     if form == "images" and path.is_dir():
         listings = folder_listings(path)
-        train, test = (None if part not in listings else dataset_of(listings[part], f"{path}{more}", options, trained.images)
+        train, test = (None if part not in listings
+                       else dataset_of(listings[part], f"{path}{more}", options, trained.images)
                        for part, more in (("train", ""), ("test", " (test)")))
         assert train is not None
         return Data(train, test if test is None else replace(test, notes=()))
     if form in ARROW:
         return _table(path, options, trained, form)
-    if (found := listed_files(path, is_image, lambda columns: _label_column(columns, options, trained, path), options.inputs)) is not None:
+    if (found := listed_files(path, is_image, lambda columns: _label_column(columns, options, trained, path),
+                              options.inputs)) is not None:
         base, label = path.parent, None if found.label is None else found.columns[found.label]
         listing = Listing(tuple(os.path.join(base, name) for name in found.files), found.labels)
         return Data(dataset_of(listing, str(path), options, trained.images, label), None)
     if form == "images":
-        raise DataError(f"Table {path} has no column of image files in its first row; their names end in {', '.join(ENDINGS)}.")
+        raise DataError(f"Table {path} has no column of image files in its first row; their names end in "
+                        f"{', '.join(ENDINGS)}.")
     return _table(path, options, trained, form)
 
 
@@ -263,14 +269,17 @@ def _format(path: Path) -> str:
         if is_folder_of_images(path):
             return "images"
         raise DataError(f"Folder {path} holds no data that tileflow knows: neither .npy files nor IDX files such as "
-                        "train-images-idx3-ubyte, nor images in folders by their class; for .npz and .csv give the file itself.")
+                        "train-images-idx3-ubyte, nor images in folders by their class; for .npz and .csv give the file "
+                        "itself.")
     suffix = path.suffix.lower()
-    known = {".npz": "npz", ".npy": "npy", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow"}
+    known = {".npz": "npz", ".npy": "npy", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".arrow": "arrow",
+             ".feather": "arrow"}
     if suffix in known:
         return known[suffix]
     if is_idx(path):
         return "idx"
-    raise DataError(f"Data file {path} has no known ending (.npz, .npy, .csv, .tsv, .parquet, .arrow or IDX); set the option data_format.")
+    raise DataError(f"Data file {path} has no known ending (.npz, .npy, .csv, .tsv, .parquet, .arrow or IDX); set the "
+                    "option data_format.")
 
 
 def _table(path: Path, options: Options, trained: Roles, form: str) -> Data:
@@ -313,20 +322,24 @@ def _table(path: Path, options: Options, trained: Roles, form: str) -> Data:
     inputs = table.values[:, chosen]
     columns = tuple(table.columns[i] for i in chosen)
     for name, words in table.categories.items():
-        if name in trained.categories:
-            strange = f"{table.strange[name]:,} of its {len(inputs):,} cells hold others, or none, and are 0" if name in table.strange else ""
-            notes = (*notes, f"Table {path}, column {name!r}: its texts are numbered as in training; {strange}.") if strange else notes
-        else:
-            notes = (*notes, f"Table {path}, column {name!r}: its {len(words):,} different texts are numbered from 1; 0 stands for others.")
+        what = f"Table {path}, column {name!r}: its"
+        if name not in trained.categories:
+            notes = (*notes, f"{what} {len(words):,} different texts are numbered from 1; 0 stands for others.")
+        elif name in table.strange:
+            notes = (*notes, f"{what} texts are numbered as in training; {table.strange[name]:,} of its {len(inputs):,} "
+                             "cells hold others, or none, and are 0.")
     at = _weights_column(table.columns, options, trained, path)
-    weights = {} if at is None else {WEIGHTS: Field.of(table.values[:, at], f"Column {table.columns[at]} of table {path}")}
+    weights = {}
+    if at is not None:
+        weights[WEIGHTS] = Field.of(table.values[:, at], f"Column {table.columns[at]} of table {path}")
     if label is None:
         return Data(Dataset.of({"x": inputs}, None, str(path), columns=columns, notes=notes, more=weights,
                                categories=table.categories), None)
     target = table.values[:, label] if table.words is None else table.words
     if table.words is None and np.all(np.isfinite(target)) and np.array_equal(target, np.trunc(target)):
         target = target.astype(np.int64)
-    return Data(Dataset.of({"x": inputs}, target, str(path), columns=columns, label_name=table.columns[label], notes=notes, more=weights,
+    return Data(Dataset.of({"x": inputs}, target, str(path), columns=columns, label_name=table.columns[label],
+                           notes=notes, more=weights,
                            categories=table.categories), None)
 
 
@@ -391,14 +404,23 @@ def _dataset(arrays: Arrays, bases: Mapping[str, str], name: str, options: Optio
     inputs, ordered = _chosen_inputs(bases, (label, *more.values()), name, options, trained)
     found = {base: arrays[bases[base]]() for base in inputs}
     others = {key: Field.of(arrays[bases[base]](), f"Array {base} of data {name}") for key, base in more.items()}
-    return Dataset.of(found, None if label is None else arrays[bases[label]](), name, label_name=label, ordered=ordered, more=others)
+    return Dataset.of(found, None if label is None else arrays[bases[label]](), name, label_name=label, ordered=ordered,
+                      more=others)
 
 
-def _loss_arrays(bases: Mapping[str, str], name: str, options: Options, trained: Roles) -> tuple[str | None, dict[str, str]]:
-    """Which of `bases` the label is, and what else the loss reads: labels of further outputs, by these, and the weights of rows."""
+def _loss_arrays(bases: Mapping[str, str], name: str, options: Options,
+                 trained: Roles) -> tuple[str | None, dict[str, str]]:
+    """Which of `bases` the label is, and what else the loss reads: labels of further outputs, by these, and the weights
+    of rows."""
     lowered, outputs = {base.lower(): base for base in bases}, [*losses_by_output(options.loss)]
-    label = (_chosen(options.label, bases, name) if options.label else next((output for output in outputs[:1] if output in bases), None)
-             or (trained.label if trained.label in bases else next((lowered[word] for word in LABEL_NAMES if word in lowered), None)))
+    if options.label:
+        label: str | None = _chosen(options.label, bases, name)
+    elif outputs and outputs[0] in bases:
+        label = outputs[0]
+    elif trained.label in bases:
+        label = trained.label
+    else:
+        label = next((lowered[word] for word in LABEL_NAMES if word in lowered), None)
     more = {output: output for output in outputs[1:] if output in bases}
     weights = _chosen(options.sample_weight, bases, name) if options.sample_weight else lowered.get(WEIGHTS)
     if weights is not None and weights not in (*options.inputs, *trained.inputs, label):
@@ -408,8 +430,8 @@ def _loss_arrays(bases: Mapping[str, str], name: str, options: Options, trained:
 
 def _chosen_inputs(bases: Mapping[str, str], others: Collection[str | None], name: str, options: Options,
                    trained: Roles) -> tuple[list[str], bool]:
-    """The names of the inputs among `bases`, those that are something else left out, and whether their order is that of the model's: the option's,
-    or that of the training."""
+    """The names of the inputs among `bases`, those that are something else left out, and whether their order is that of
+    the model's: the option's, or that of the training."""
     if options.inputs:
         return [_chosen(wanted, bases, name) for wanted in options.inputs], True
     rest = [base for base in bases if base not in others]

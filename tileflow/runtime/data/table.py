@@ -25,6 +25,7 @@ COPIES = 2
 """Arrays of all values that there are at once: NumPy's and the columns chosen."""
 LONGEST_LINE = 1 << 24
 """Characters of a header."""
+FEWER = "use .npy files, which are read from disk as needed, or fewer rows"
 ANY = "*"
 """Among names of columns: every one of texts."""
 MOST_WORDS = 10_000
@@ -40,7 +41,8 @@ class Table:
 
     label: the column with the labels. words: the labels where they are words, which values have as NaN.
     counted: the header is 0,1,2 and so on.
-    categories: of columns of texts, by their names, the texts in their order: values have 1 for the first, 0 for one that is not among them.
+    categories: of columns of texts, by their names, the texts in their order: values have 1 for the first, 0 for one
+    that is not among them.
     strange: how many cells of such a column are not among them.
     """
 
@@ -53,7 +55,8 @@ class Table:
     strange: Mapping[str, int] = field(default_factory=dict)
 
 
-def read_table(path: Path, label_of: Callable[[tuple[str, ...]], int | None], inputs_of: Callable[[tuple[str, ...]], list[int]],
+def read_table(path: Path, label_of: Callable[[tuple[str, ...]], int | None],
+               inputs_of: Callable[[tuple[str, ...]], list[int]],
                texts: Sequence[str] = (), known: Mapping[str, tuple[str, ...]] | None = None) -> Table:
     """Read a table; `label_of` says which of its columns, by their names, has the labels, `inputs_of` which others are wanted.
 
@@ -61,15 +64,16 @@ def read_table(path: Path, label_of: Callable[[tuple[str, ...]], int | None], in
     pandas writes over columns without names (of three or more: 0,1 may be a row). The delimiter is the one
     of `,` `;` and tab that is most frequent in the first line. Labels are words where none of them is a number or empty.
 
-    Cells of columns that nobody wants may hold anything; they are NaN where one does. texts: columns of texts that are categories ("*": all whose
-    first cell is no number). known: the categories of such columns, where they were found before.
+    Cells of columns that nobody wants may hold anything; they are NaN where one does. texts: columns of texts that are
+    categories ("*": all whose first cell is no number). known: the categories of such columns, where they were found
+    before.
 
     Raises:
         DataError: the file cannot be read, or another cell is not a number (with its row and column).
     """
     try:
         cells_in_all = _count_cells(path)
-        budget.require(COPIES * 8 * cells_in_all, f"Table {path}", "use .npy files, which are read from disk as needed, or fewer rows")
+        budget.require(COPIES * 8 * cells_in_all, f"Table {path}", FEWER)
         with open_text(path, "utf-8-sig", newline="") as file:
             first = file.readline(LONGEST_LINE)
             if len(first) == LONGEST_LINE:
@@ -103,7 +107,8 @@ def read_table(path: Path, label_of: Callable[[tuple[str, ...]], int | None], in
 
 
 def table_of(path: Path, columns: Mapping[str, np.ndarray], label_of: Callable[[tuple[str, ...]], int | None],
-             inputs_of: Callable[[tuple[str, ...]], list[int]], texts: Sequence[str], known: Mapping[str, tuple[str, ...]]) -> Table:
+             inputs_of: Callable[[tuple[str, ...]], list[int]], texts: Sequence[str],
+             known: Mapping[str, tuple[str, ...]]) -> Table:
     """Columns [rows] of numbers and texts as the table that `read_table` makes of a file's.
 
     Raises:
@@ -113,7 +118,7 @@ def table_of(path: Path, columns: Mapping[str, np.ndarray], label_of: Callable[[
     rows = len(next(iter(columns.values()), ()))
     if not rows:
         raise DataError(f"Table {path} has no rows.")
-    budget.require(COPIES * 8 * rows * len(names), f"Table {path}", "use .npy files, which are read from disk as needed, or fewer rows")
+    budget.require(COPIES * 8 * rows * len(names), f"Table {path}", FEWER)
     label, values = label_of(names), np.full((rows, len(names)), math.nan)
     found: dict[str, _Category] = {}
     _check_named(path, names, texts)
@@ -123,7 +128,8 @@ def table_of(path: Path, columns: Mapping[str, np.ndarray], label_of: Callable[[
             values[:, place] = column
         elif place != label:
             if name not in texts and ANY not in texts and name not in known:
-                raise DataError(f"Table {path}: the column {name!r} holds texts, which are no numbers: name it with the option categories where they "
+                raise DataError(f"Table {path}: the column {name!r} holds texts, which are no numbers: name it with the "
+                                "option categories where they "
                                 "are categories, or leave it out with the option inputs.")
             different, places = np.unique(np.char.strip(column), return_inverse=True)
             found[name] = _category(path, name, different.tolist(), places, known)
@@ -160,7 +166,8 @@ def _texts(path: Path, delimiter: str, columns: tuple[str, ...], header: bool, w
                 return {}
         for i, words in seen.items():
             cells_of[i].append(words.setdefault(cells[i].strip(), len(words)))
-    return {i: _category(path, columns[i], words, np.frombuffer(cells_of[i], np.int64), known) for i, words in seen.items()}
+    return {i: _category(path, columns[i], words, np.frombuffer(cells_of[i], np.int64), known) for i,
+            words in seen.items()}
 
 
 def _check_named(path: Path, columns: tuple[str, ...], texts: Sequence[str]) -> None:
@@ -170,19 +177,24 @@ def _check_named(path: Path, columns: tuple[str, ...], texts: Sequence[str]) -> 
                         f"{one_line(', '.join(columns), 1000)}.")
 
 
-def _category(path: Path, name: str, words: Iterable[str], places: np.ndarray, known: Mapping[str, tuple[str, ...]]) -> _Category:
-    """A column of texts: which of the different `words` each row has (DataError where these are too many for categories)."""
+def _category(path: Path, name: str, words: Iterable[str], places: np.ndarray,
+              known: Mapping[str, tuple[str, ...]]) -> _Category:
+    """A column of texts: which of the different `words` each row has (DataError where these are too many for
+    categories)."""
     order = known[name] if name in known else tuple(sorted(word for word in words if word))
     if len(order) > MOST_WORDS or sum(map(len, order)) > MOST_LETTERS:
-        raise DataError(f"Table {path}: the column {name!r} has {len(order):,} different texts of {sum(map(len, order)):,} letters, too many for "
+        raise DataError(f"Table {path}: the column {name!r} has {len(order):,} different texts of "
+                        f"{sum(map(len, order)):,} letters, too many for "
                         "categories; leave it out with the option inputs.")
     number = {word: n for n, word in enumerate(order, 1)}
     numbers = np.array([number.get(word, 0) for word in words], np.float64)[places]
     return _Category(order, numbers, int(np.count_nonzero(numbers == 0)))
 
 
-def _of_columns(path: Path, delimiter: str, columns: tuple[str, ...], header: bool, wanted: list[int], rows: int | None) -> np.ndarray:
-    """The numbers of some columns, NaN in the others; `rows`: how many there are, where somebody has gone through them."""
+def _of_columns(path: Path, delimiter: str, columns: tuple[str, ...], header: bool, wanted: list[int],
+                rows: int | None) -> np.ndarray:
+    """The numbers of some columns, NaN in the others; `rows`: how many there are, where somebody has gone through
+    them."""
     found = np.full((rows or 0, len(columns)), math.nan)
     if rows and wanted:
         with open_text(path, "utf-8-sig", newline="") as file:
@@ -205,8 +217,8 @@ class ListedFiles(NamedTuple):
 
 def listed_files(path: Path, is_file: Callable[[str], bool], label_of: Callable[[tuple[str, ...]], int | None],
                  wanted: Sequence[str] = ()) -> ListedFiles | None:
-    """A table as a list of files: the first column, or the one that is `wanted`, whose first cell below a header is the name of one; None where
-    there is none.
+    """A table as a list of files: the first column, or the one that is `wanted`, whose first cell below a header is the
+    name of one; None where there is none.
 
     Raises:
         DataError: the table cannot be read, or a row has no file.
@@ -219,7 +231,9 @@ def listed_files(path: Path, is_file: Callable[[str], bool], label_of: Callable[
         header = not any(map(is_file, first))
         sample = second if header else first
         columns = tuple(cell.strip() for cell in first) if header else tuple(str(i) for i in range(len(first)))
-        places = [i for i, cell in enumerate(sample[:len(columns)]) if is_file(cell.strip()) and (not wanted or columns[i] in wanted)]
+        places = [i for i,
+                  cell in enumerate(sample[:len(columns)]) if is_file(cell.strip())
+                  and (not wanted or columns[i] in wanted)]
         if not places:
             return None
         place = places[0]
@@ -229,7 +243,8 @@ def listed_files(path: Path, is_file: Callable[[str], bool], label_of: Callable[
         files, labels = [], []
         for line, cells in _lines(path, delimiter, len(columns), header):
             if not is_file(name := cells[place].strip()):
-                raise DataError(f"Table {path}, line {line}, column {columns[place]}: {one_line(name, SHOWN)!r} is not the name of such a file as "
+                raise DataError(f"Table {path}, line {line}, column {columns[place]}: {one_line(name, SHOWN)!r} is not "
+                                "the name of such a file as "
                                 "the first row has.")
             if label is not None and not cells[label].strip():
                 raise DataError(f"Table {path}, line {line}, column {columns[label]}: there is no label.")
@@ -324,8 +339,10 @@ def _careful(path: Path, delimiter: str, columns: tuple[str, ...], header: bool,
             rows.append(np.array([float(cells[i]) for i in order]))
         except ValueError:
             wrong = next(i for i in order if not _is_number(cells[i]))
-            raise DataError(f"Table {path}, line {line}, column {columns[wrong]}: {one_line(cells[wrong], SHOWN)!r} is not a number; replace it or "
-                            "leave its row out; where the column holds texts that are categories, name it with the option categories.") from None
+            raise DataError(f"Table {path}, line {line}, column {columns[wrong]}: {one_line(cells[wrong], SHOWN)!r} is "
+                            "not a number; replace it or "
+                            "leave its row out; where the column holds texts that are categories, name it with the "
+                            "option categories.") from None
     if not rows:
         raise DataError(f"Table {path} has no rows.")
     found = np.full((len(rows), len(columns)), math.nan)
