@@ -166,7 +166,7 @@ def test_arrow_files_that_are_refused(tmp_path: Path, monkeypatch: pytest.Monkey
         open_data(str(tmp_path / "t.arrow"))
     for columns, says in (({"a": [[1], [1, 2]], "y": [0, 1]}, "lists of different lengths"),
                           ({"a": [b"x"], "y": [0]}, "is of binary"),
-                          ({"a": [{"b": 1}], "y": [0]}, "is of struct"), 
+                          ({"a": [{"b": 1}], "y": [0]}, "is of struct"),
                           ({"a": [[1], None], "y": [0, 1]}, "no list in 1 of its rows"),
                           ({"a": np.zeros(0), "y": np.zeros(0)}, "no rows")):
         with pytest.raises(DataError, match=says):

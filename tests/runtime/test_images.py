@@ -81,8 +81,8 @@ def test_folders_and_lists(folder: Path, tmp_path: Path):
     np.testing.assert_array_equal(data.train.inputs["x"][:1][0], first.transpose(2, 0, 1))
     names = [os.path.relpath(p, folder) for p in data.train.row_names]
     table = folder / "list.csv"
-    table.write_text("kind,file\n" + "".join(f"{COLOURS[y]},{n}\n" for n,
-                                             y in zip(names, data.train.labels, strict=True)))
+    rows = [f"{COLOURS[y]},{n}\n" for n, y in zip(names, data.train.labels, strict=True)]
+    table.write_text("kind,file\n" + "".join(rows))
     listed = open_data(str(table)).train
     assert listed.row_names == tuple(f"{folder}/{n}" for n in names)
     assert (listed.classes, listed.label_name) == (COLOURS, "kind")

@@ -99,8 +99,8 @@ class SeveralLosses(Loss):
         if not self.has_rows:
             return None
         found = [(p.loss.rows(b, [outputs[p.place]]), p.factor) for p in self.parts]
-        each = [(rows.total, factor / rows.weight) for rows,
-                factor in found if rows is not None and isinstance(rows.weight, float | int)]
+        each = [(rows.total, factor / rows.weight) for rows, factor in found
+                if rows is not None and isinstance(rows.weight, float | int)]
         return RowLosses(_sum(b, each), 1.0)
 
     @property
@@ -108,9 +108,8 @@ class SeveralLosses(Loss):
         return all(p.loss.has_rows for p in self.parts)
 
     def fitted(self, outputs: Sequence[Value], *labels: TensorType | None) -> SeveralLosses:
-        return replace(self,
-                       parts=tuple(replace(p, loss=p.loss.fitted([outputs[p.place]], t)) for p,
-                                   t in zip(self.parts, labels, strict=False)))
+        return replace(self, parts=tuple(replace(p, loss=p.loss.fitted([outputs[p.place]], t))
+                                         for p, t in zip(self.parts, labels, strict=False)))
 
     def label_type(self, outputs: Sequence[TensorType]) -> TensorType | None:
         return self.parts[0].loss.label_type([outputs[self.parts[0].place]])

@@ -88,8 +88,8 @@ class Preprocessing:
                             images.last)
         roles = Roles(tuple(_value(metadata, INPUTS, where, _are_names) or ()),
                       _value(metadata, LABEL, where, _is_name), images,
-                      {name: tuple(words) for name,
-                       words in (_value(metadata, CATEGORIES, where, _are_categories) or {}).items()})
+                      {name: tuple(words) for name, words in
+                       (_value(metadata, CATEGORIES, where, _are_categories) or {}).items()})
         classes = _value(metadata, CLASSES, where, _are_classes)
         return cls(scalings, statistics, roles, None if classes is None else tuple(classes))
 
@@ -97,8 +97,8 @@ class Preprocessing:
         """What the file knows, a line each; empty where it knows nothing."""
         lines = [f"Input {one_line(name)} was fed with {scaling}" + (f", {self.statistics[name]}." if name in self.statistics else ".")
                  for name, scaling in self.scalings.items()]
-        lines += [f"Column {one_line(name)}: its texts have the numbers from 1 to {len(words)}." for name,
-                  words in self.roles.categories.items()]
+        lines += [f"Column {one_line(name)}: its texts have the numbers from 1 to {len(words)}."
+                  for name, words in self.roles.categories.items()]
         images = self.roles.images
         if images.channels and images.height and images.width and self.scalings:
             lines.append(f"Image files become {images.width} x {images.height} pixels of {images.channels} channels.")

@@ -166,8 +166,8 @@ def _texts(path: Path, delimiter: str, columns: tuple[str, ...], header: bool, w
                 return {}
         for i, words in seen.items():
             cells_of[i].append(words.setdefault(cells[i].strip(), len(words)))
-    return {i: _category(path, columns[i], words, np.frombuffer(cells_of[i], np.int64), known) for i,
-            words in seen.items()}
+    return {i: _category(path, columns[i], words, np.frombuffer(cells_of[i], np.int64), known)
+            for i, words in seen.items()}
 
 
 def _check_named(path: Path, columns: tuple[str, ...], texts: Sequence[str]) -> None:
@@ -231,9 +231,8 @@ def listed_files(path: Path, is_file: Callable[[str], bool], label_of: Callable[
         header = not any(map(is_file, first))
         sample = second if header else first
         columns = tuple(cell.strip() for cell in first) if header else tuple(str(i) for i in range(len(first)))
-        places = [i for i,
-                  cell in enumerate(sample[:len(columns)]) if is_file(cell.strip())
-                  and (not wanted or columns[i] in wanted)]
+        places = [i for i, cell in enumerate(sample[:len(columns)])
+                  if is_file(cell.strip()) and (not wanted or columns[i] in wanted)]
         if not places:
             return None
         place = places[0]
