@@ -345,9 +345,10 @@ def _say_left_out(loader: DataLoader, callbacks: Callbacks) -> None:
     left, rows = loader.left_out, loader.rows
     if rows is None and loader.options.max_batches is None:
         callbacks.say(f"Data {one_line(loader.name)} do not say how many rows they have: an epoch ends where they end, or after max_batches.")
-    if rows is None or loader.is_stream or not left or (loader.shuffle and left * FEW < rows):
+    drawn = loader.shuffle or loader.sampler is not None
+    if rows is None or loader.is_stream or not left or (drawn and left * FEW < rows):
         return
-    which = "others each epoch" if loader.shuffle else "the same each epoch, without shuffle"
+    which = "others each epoch" if drawn else "the same each epoch, without shuffle"
     callbacks.say(f"{left:,} of the {rows:,} rows {'is' if left == 1 else 'are'} left out ({which}), for they fill no call of "
                  f"{loader.combined_batch_size:,}. With drop_last off (--no-drop-last) they are trained, too.")
 
