@@ -73,8 +73,8 @@ def test_names_are_matched_in_any_order(tmp_path, form):
     ({"mask": MASK, "input_ids": IDS}, "The model has inputs input_ids, attention_mask; data {} have mask, input_ids. "),
     ({"mask": MASK, "words": IDS}, "The model has inputs input_ids, attention_mask; data {} have mask, words. "),
     ({"offsets": MASK, "input_ids": IDS}, "The model has inputs input_ids, attention_mask, offsets; data {} have offsets, input_ids. "),
-    ({"input_ids": IDS, "attention_mask": MASK, "offsets": MASK, "sample_weight": np.ones(8)},
-     "The model has no input for sample_weight; it has inputs input_ids, attention_mask, offsets. "),
+    ({"input_ids": IDS, "attention_mask": MASK, "offsets": MASK, "group": np.ones(8)},
+     "The model has no input for group; it has inputs input_ids, attention_mask, offsets. "),
 ])
 def test_names_that_do_not_fit(tmp_path, form, parts, says):
     with pytest.raises(DataError) as caught:
@@ -84,14 +84,14 @@ def test_names_that_do_not_fit(tmp_path, form, parts, says):
         "inputs. See docs/data-loading.md.")
 
 
-@pytest.mark.parametrize("names", [("x", "sample_weight", "y"), ("sample_weight", "x", "y")])
+@pytest.mark.parametrize("names", [("x", "group", "y"), ("group", "x", "y")])
 def test_what_has_no_input_of_a_file(tmp_path, names):
-    """Weights of rows went nowhere, and in a file that was trained before as well."""
+    """What is fed to nobody went nowhere, and in a file that was trained before as well."""
     x, y = np.random.default_rng(0).normal(size=(8, 1, 8, 8)).astype(np.float32), np.arange(8) % 10
-    parts = {"x": x, "sample_weight": np.ones(8), "y": y}
+    parts = {"x": x, "group": np.ones(8), "y": y}
     kept = tileflow.train("digits_cnn.onnx", data={"x": x, "y": y}, epochs=1, micro_batch_size=4, out=tmp_path / "run")
     for model in ("digits_cnn.onnx", kept.folder / "model.onnx"):
-        with pytest.raises(DataError, match=r"^The model has inputs image; data in memory have (x, sample_weight|sample_weight, x)\. "):
+        with pytest.raises(DataError, match=r"^The model has inputs image; data in memory have (x, group|group, x)\. "):
             tileflow.train(model, data={name: parts[name] for name in names}, epochs=1, micro_batch_size=4, out=tmp_path / "other")
 
 

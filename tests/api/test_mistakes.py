@@ -31,7 +31,7 @@ from places import ROOT
 
 import tileflow
 from tileflow import cli, nn
-from tileflow.options.registries import OPTIMIZERS
+from tileflow.options.registries import LOSSES, OPTIMIZERS
 from tileflow.system.errors import DataError, ModelError, OptionError, ShapeError, TileflowError, TypeMismatchError
 
 # ---- the table
@@ -119,12 +119,12 @@ COMMANDS = [
     Row(6, "train linear.onnx --data flowers.npz --loss mse",
         "The label takes rows of shape [3] (3 values); the data's rows have shape [] (1 values)."),
     Row(6, "train column.onnx --data counts.npz --loss mse --ignore-index 0",
-        "Option ignore_index is for the loss cross_entropy and nll; the loss mse has none."),
+        "Option ignore_index is for the loss cross_entropy, nll, focal and dice; the loss mse has none."),
     Row(6, "train linear.onnx --data flowers.npz --class-weights 1,2",
         "Option class_weights has 2 numbers; the model has 3 classes."),
     Row(7, "train linear.onnx --data flowers.npz --metrics f2", "There is no metric 'f2'; choose from accuracy, f1, f1_binary, ***"),
     Row(7, "train linear.onnx --data flowers.npz --metrics rmse", "The metric rmse does not fit the loss cross_entropy; those that do are accuracy, "
-        "f1, f1_binary, f1_macro, f1_micro, f1_weighted, auc, perplexity."),
+        "f1, f1_binary, f1_macro, f1_micro, f1_weighted, miou, auc, perplexity."),
     Row(9, "train half.onnx --data flowers.npz --optimizer sgd --learning-rate 1e9",
         "Update 0 would make w infinite or NaN, which 16 bits cannot hold; the weights are kept as they were before that update: lower the "
         "learning rate, or keep them in bfloat16 or float32."),
@@ -329,7 +329,7 @@ CALLS = [
          "Input x of data in memory cannot be made an array (setting an array element with a sequence); inputs and labels together are a tuple "
          "(inputs, labels)."),
     Call(0, lambda: tileflow.training_model("linear.onnx", loss=3), OptionError,
-         "A loss is a name (cross_entropy, nll, mse, l1, bce, bce_with_logits, identity) or a function (builder, outputs) -> loss, not int."),
+         f"A loss is a name ({', '.join(LOSSES)}) or a function (builder, outputs) -> loss, not int."),
     Call(0, lambda: tileflow.train("linear.onnx", data=XY, reporter=print), OptionError,
          "reporter must have a method say, which builtin_function_or_method has not; callbacks=[...] takes callbacks, and progress=True shows "
          "bars and lines."),

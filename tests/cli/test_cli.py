@@ -44,6 +44,7 @@ SAMPLES = {
     "class_weights": ("1,2.5", (1.0, 2.5)), "class_axis": ("-1", -1), "schedule_epochs": ("3", (3,)),
     "stages": ("a+b@0,c@1", ("a+b@0", "c@1")), "pipeline_splits": ("layer3*,l4", ("layer3*", "l4")),
     "keep_float32": ("n*,b", ("n*", "b")), "partials": ("float16", "float16"), "metrics": ("f1,auc", ("f1", "auc")),
+    "categories": ("a,b", ("a", "b")), "image_size": ("32,24", (32, 24)), "augment": ("flip,mixup", ("flip", "mixup")),
     "max_time": ("1h30m", 5400.0), "log": ("csv", ("csv",)), "printed_tensors": ("h,conv*", ("h", "conv*")),
 }
 

@@ -12,7 +12,7 @@ from peers import needs
 
 import tileflow
 from tileflow import nn
-from tileflow.metrics import METRICS, Collector, OutputMeaning, check_names, defaults
+from tileflow.metrics import METRICS, Collector, Confusion, OutputMeaning, check_names, defaults
 from tileflow.options.options import declarations
 from tileflow.system.errors import DataError, OptionError
 
@@ -90,7 +90,12 @@ def test_classes_as_in_scikit_learn(classes: int, tied: bool):
     wanted = {"accuracy": m.accuracy_score(y, hard), "perplexity": np.exp(m.log_loss(y, p)),
               "auc": m.roc_auc_score(y, p[:, 1]) if classes == 2 else m.roc_auc_score(y, p, multi_class="ovr"),
               "f1": m.f1_score(y, hard, average="binary" if classes == 2 else "macro"),
+              "miou": m.jaccard_score(y, hard, average="macro"),
               **{f"f1_{a}": m.f1_score(y, hard, average=a) for a in ("macro", "micro", "weighted")}}
+    counts = Confusion(CLASSES)
+    for part in (slice(50), slice(50, None)):
+        counts.update(x[part], y[part])
+    np.testing.assert_array_equal(counts.counts, m.confusion_matrix(y, hard))
     if classes > 2:
         wanted |= {f"top{k}": m.top_k_accuracy_score(y, p, k=k) for k in (1, 2, 4)}
     forms: list[tuple[Any, np.ndarray]] = [("scores", x), ("probabilities", p), ("log_probabilities", np.log(p))]
@@ -108,6 +113,9 @@ def test_classes_that_do_not_occur_as_in_scikit_learn():
     for average in ("macro", "micro", "weighted"):
         assert measured(f"f1_{average}", CLASSES, x, y) == pytest.approx(m.f1_score(y, x.argmax(1), average=average, zero_division=0), rel=1e-12)
     assert measured("auc", CLASSES, x, y) is None
+    assert measured("miou", CLASSES, x, y) == pytest.approx(m.jaccard_score(y, x.argmax(1), average="macro"), rel=1e-12)
+    soft = measured("miou", CLASSES, x, np.eye(7)[y])                                 # labels that are probabilities
+    assert soft == measured("miou", CLASSES, x, y)
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -118,7 +126,8 @@ def test_columns_as_in_scikit_learn(columns: int, tied: bool):
     hard = x > 0
     flat = (lambda a: a[:, 0]) if columns == 1 else (lambda a: a)
     wanted = {"accuracy": m.accuracy_score(flat(y), flat(hard)), "auc": m.roc_auc_score(flat(y), flat(x)),
-              "f1": m.f1_score(flat(y), flat(hard), average="binary" if columns == 1 else "macro")}
+              "f1": m.f1_score(flat(y), flat(hard), average="binary" if columns == 1 else "macro"),
+              "miou": m.jaccard_score(flat(y), flat(hard), average="binary" if columns == 1 else "macro")}
     if columns > 1:
         wanted |= {f"f1_{a}": m.f1_score(y, hard, average=a) for a in ("macro", "micro", "weighted")}
     for name, value in wanted.items():

@@ -317,9 +317,9 @@ def test_unknown_places(tmp_path):
         open_data(tmp_path / "none")
     with pytest.raises(DataError, match="holds no data that tileflow knows"):
         open_data(tmp_path)
-    (tmp_path / "a.parquet").write_bytes(b"")
+    (tmp_path / "a.orc").write_bytes(b"")
     with pytest.raises(DataError, match="no known ending"):
-        open_data(tmp_path / "a.parquet")
+        open_data(tmp_path / "a.orc")
     (tmp_path / "a.csv").write_bytes(b"\xff\xfe,\x00")
     with pytest.raises(DataError, match="cannot be read"):
         open_data(tmp_path / "a.csv")

@@ -22,6 +22,8 @@ from ..system.version import VERSION
 from .history import History
 
 UPDATE = re.compile(rb'\{"update":(\d{1,18}),"loss":(-?[0-9.e+-]{1,30}|null),')
+CLASSES = 64
+"""Of more classes nobody reads a matrix."""
 LARGEST = 64 << 20
 """Bytes of a log of which losses are drawn."""
 
@@ -66,7 +68,8 @@ def write_page(trainer: Trainer, history: History, options: Options, classes: tu
         facts=_facts(trainer, history),
         settings={"minimised": f"{trainer.model.loss_name}: {reason}", "data (SHA-256)": trainer.data_digest,
                   **{name: own for name, (_, own) in Options().diff(options).items()}}, classes=names,
-        confusion=None if findings is None else findings.confusion,
+        confusion=None if findings is None or findings.confusion is None or len(findings.confusion) > CLASSES
+        else findings.confusion,
         worst=[] if findings is None else [_example(row, names, evaluator) for row in findings.worst])
     atomic_write_bytes(path, render(page).encode(errors="replace"), follow=False)
     return path

@@ -158,6 +158,20 @@ class TrainResult:
             raise DataError("The run has no test data; give some to evaluate on.")
         return {"loss": None, "accuracy": None, **(self._trainer.evaluator.measure(dataset) or {})}
 
+    def confusion_matrix(self, data: Any = None) -> np.ndarray:
+        """Which classes the trained weights take for which on data, as `evaluate` takes them: counts, int64 [labels,
+        predicted classes] (scikit-learn's), of all labels that count; of yes and no in one column [2, 2].
+
+        Raises:
+            DataError: the loss has no classes, or there are more than 1024 of them.
+        """
+        self.evaluate(data)
+        findings = self._trainer.evaluator.findings
+        if findings is None or findings.confusion is None:
+            raise DataError(f"There is no confusion matrix: the loss {self._trainer.model.loss_name} has no classes, or "
+                            "too many.")
+        return findings.confusion
+
     def predict(self, x: Any) -> Any:
         """The model's outputs for inputs (an array, a dict of arrays, or anything else that `train` takes as data;
         labels are not used), scaled as

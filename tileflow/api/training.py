@@ -4,7 +4,7 @@ from __future__ import annotations
 import os
 import tempfile
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from ..feed.items import Collate
 from ..importers.onnx import UnsupportedNodesError
-from ..loss import AS_CHOSEN, Build, Loss, choose
+from ..loss import AS_CHOSEN, WEIGHTS, Build, Loss
 from ..metrics import OutputMeaning, check_names, defaults
 from ..metrics.named import Function
 from ..optim import Optimizer
@@ -28,8 +28,10 @@ from ..runtime.callbacks.reporter import Reports
 from ..runtime.callbacks.several import Callbacks
 from ..runtime.callbacks.statistics import StatisticsLog
 from ..runtime.data import DataLoader, Dataset, check_given, open_data, open_more
+from ..runtime.data.augmentation import Augmentation
+from ..runtime.data.sampling import WeightedSampler
 from ..runtime.executable_file import Opened
-from ..runtime.labels import Fit, is_hard, look, numbered_as, types_of
+from ..runtime.labels import Fit, is_hard, numbered_as, types_of
 from ..runtime.loading import loss_in, optimizer_in
 from ..runtime.onnx_source import OnnxSource
 from ..runtime.preprocessing import Preprocessing
@@ -44,6 +46,7 @@ from ..runtime.training_model import TrainingModel
 from ..system.errors import CheckpointError, DataError, ModelError, OptionError, TileflowError, TileflowWarning, UnsupportedError
 from ..system.files import remove_link
 from ..system.text import one_line
+from .choosing import chosen_loss, fit_of, sampler_of, with_weights
 from .executables import named
 from .heard import Heard
 from .inference import measured, preprocessing_of, report_foreign
@@ -58,7 +61,8 @@ CALLER = 5
 
 
 def train(model: Modelish | None = None, options: Options | None = None, *more: Any, data: Any = None, test_data: Any = None,
-          optimizer: Optimizer | str | None = None, loss: str | Build | None = None, metrics: str | Function | Sequence[str | Function] | None = None,
+          optimizer: Optimizer | str | None = None, loss: str | Build | Mapping[str, str] | None = None,
+          metrics: str | Function | Sequence[str | Function] | None = None, sample_weight: Any = None,
           callbacks: Callback | Sequence[Callback] = (), reporter: Any = None, collate_fn: Collate | None = None, **changes: Any) -> TrainResult:
     """Train a model on data and write trained ONNX file, metrics and checkpoint into a run folder.
 
@@ -70,7 +74,10 @@ def train(model: Modelish | None = None, options: Options | None = None, *more: 
         data: overrides `options.data`: arrays (x, y), a dict, rows of your own, a loader, a path, or "digits".
         test_data: overrides `options.test_data`: what is measured after each epoch, in any form that data have.
         optimizer: a name, or an optimizer in place of the one that the options describe.
-        loss: a name, or a function (builder, outputs) -> one number per micro-batch, in place of the option.
+        loss: a name, a table of outputs and the losses that they have ({"boxes": "l1", "classes": "cross_entropy*0.5"}:
+            the labels are the arrays that are called like them, the data's label that of the first), or a function
+            (builder, outputs) -> one number per micro-batch.
+        sample_weight: a weight of each row, an array [rows]; or the name of the array or column that holds them.
         metrics: overrides `options.metrics`: names, or functions (the model's first output over all rows, labels) -> number.
         callbacks: watch and steer the run, in this order (`tileflow.callbacks`); those that options ask for come after them. Without one that
             shows progress the run is silent, but for bars and lines with progress=True.
@@ -94,6 +101,8 @@ def train(model: Modelish | None = None, options: Options | None = None, *more: 
     named = loss is not None and not callable(loss)
     if isinstance(test_data, (str, os.PathLike)):
         changes, test_data = changes | {"test_data": test_data}, None
+    if isinstance(sample_weight, str):
+        changes, sample_weight = changes | {"sample_weight": sample_weight}, None
     chosen = chosen_options("train", options, by_name(optimizer) | changes | ({"loss": loss} if named else {}))
     optimizer = chosen_optimizer(optimizer, chosen)
     built = loss if callable(loss) else None
@@ -107,7 +116,7 @@ def train(model: Modelish | None = None, options: Options | None = None, *more: 
     told = Heard([*given, *([bar] if bar else [])])
     if reporter is not None:
         warnings.warn("reporter goes on working; callbacks=[...] does the same and more: see docs/callbacks.md.", TileflowWarning, stacklevel=2)
-    task = _Run(model, chosen, data, test_data, collate_fn, optimizer, built, metrics, told)
+    task = _Run(model, chosen, data, test_data, collate_fn, optimizer, built, metrics, told, sample_weight)
     try:
         return _tried(task) if chosen.fast_dev_run else _train(task)
     finally:
@@ -127,6 +136,7 @@ class _Run(NamedTuple):
     loss: Build | Loss | None
     metrics: str | Function | Sequence[str | Function] | None
     callbacks: Callbacks
+    sample_weight: Any = None
 
 
 def _tried(run: _Run) -> TrainResult:
@@ -146,6 +156,12 @@ def _train(run: _Run) -> TrainResult:
     if isinstance(model, Opened):
         run = _trained_on(run, model, source)
     given = _opened(source, chosen, run.data, run.test_data, run.collate_fn, callbacks)
+    if run.sample_weight is not None:
+        train_set, test = given.train, given.test
+        arrays = [next(iter(d.fields.values())).array for d in (train_set, test) if d is not None]
+        was_split = arrays[0] is arrays[-1]
+        given = given._replace(train=with_weights(train_set, run.sample_weight),
+                               test=with_weights(test, run.sample_weight) if test is not None and was_split else test)
     task = _task(source, chosen, given.train, run.loss, run.metrics)
     if given.test is None and (run.metrics or (chosen.metrics and chosen.given("metrics", files=False))):
         raise OptionError(f"Option metrics is about test data, and data {given.train.name} have none; give test_data, or keep some of the rows "
@@ -244,14 +260,13 @@ def _task(source: Source, options: Options, train_set: Dataset, loss: Build | Lo
         if not isinstance(error, UnsupportedNodesError) or not is_cut(error):
             raise
         raise UnsupportedError(f"{error} Sizes in the model follow from data: train it call by call with tileflow.training_model.") from None
-    choice = choose(loss or options.loss, options, signature.outputs, look(train_set, options.ignore_index))
+    choice = chosen_loss(loss or options.loss, options, signature.outputs, train_set,
+                         not isinstance(source, OnnxSource))
     view = choice.loss.view(signature.outputs)
     asked = _listed(options.metrics if metrics is None else metrics)
     options.metrics = tuple(m for m in asked if isinstance(m, str))
     check_names(asked, view, choice.loss.name)
-    label = choice.loss.label_type([v.type for v in signature.outputs])
-    fit = Fit(signature.inputs, signature.outputs[0].type, label, choice, train_set.classes, options)
-    return _Task(fit, view, asked, signature.warnings)
+    return _Task(fit_of(signature, choice, train_set, options), view, asked, signature.warnings)
 
 
 class _Sets(NamedTuple):
@@ -260,6 +275,7 @@ class _Sets(NamedTuple):
     train: Dataset
     test: Dataset | None
     preprocessing: Preprocessing
+    sampler: WeightedSampler | None = None
 
 
 def _fitted(source: Source, given: _Given, task: _Task, callbacks: Callbacks) -> _Sets:
@@ -278,7 +294,7 @@ def _fitted(source: Source, given: _Given, task: _Task, callbacks: Callbacks) ->
         report_foreign(found, test, CALLER)
     for warning in task.warnings:
         callbacks.say(warning)
-    return _Sets(train_set, test, found)
+    return _Sets(train_set, test, found, sampler_of(train_set, fit.options, given.train.more.get(WEIGHTS)))
 
 
 def _few(sets: _Sets, options: Options) -> _Sets:
@@ -287,7 +303,7 @@ def _few(sets: _Sets, options: Options) -> _Sets:
         if sets.train.is_open or sets.train.whole:
             raise OptionError(f"Option overfit takes the first rows of data with rows, which {one_line(sets.train.name)} do not have.")
         few = sets.train.part(np.arange(min(options.overfit, len(sets.train))))
-        return sets._replace(train=few, test=few)
+        return sets._replace(train=few, test=few, sampler=None)
     if options.fast_dev_run and sets.test is not None and not sets.test.is_open:
         return sets._replace(test=sets.test.part(np.arange(min(options.micro_batch_size, len(sets.test)))))
     return sets
@@ -305,7 +321,7 @@ def _trainer(source: Source, options: Options, task: _Task, sets: _Sets, optimiz
         _check_whole(options)
         loop_options.micro_batch_size = 1
     options.epochs = loop_options.epochs = _epochs(loop_options, sets.train)
-    training = TrainingModel(source, loop_options, optimizer, choice.loss, callbacks.compiling)
+    training = TrainingModel(source, loop_options, optimizer, choice.minimised, callbacks.compiling)
     if sets.train.whole:
         training.rows.fixed = False                 # calls are fed as they are, whatever micro_batch_size says
     own = [PlateauSchedules(training.optimizer), *([] if training.optimizer.average is None else [AveragedWeights()]),
@@ -313,7 +329,9 @@ def _trainer(source: Source, options: Options, task: _Task, sets: _Sets, optimiz
     callbacks.add(*own, first=True)
     callbacks.add(*from_options(options, sets.test is not None, isinstance(source, OnnxSource)),
                   MetricsFile(choice.reason, loop_options))
-    trainer = Trainer(training, sets.train, sets.test, folder, callbacks)
+    augment = Augmentation.of(options.augment, sets.train, options.seed,
+                              loop_options.micro_batch_size) if options.augment else None
+    trainer = Trainer(training, sets.train, sets.test, folder, callbacks, sets.sampler, augment)
     _say_left_out(trainer.loader, callbacks)
     return trainer
 
@@ -342,9 +360,10 @@ def _say_left_out(loader: DataLoader, callbacks: Callbacks) -> None:
     left, rows = loader.left_out, loader.rows
     if rows is None and loader.options.max_batches is None:
         callbacks.say(f"Data {one_line(loader.name)} do not say how many rows they have: an epoch ends where they end, or after max_batches.")
-    if rows is None or loader.is_stream or not left or (loader.shuffle and left * FEW < rows):
+    drawn = loader.shuffle or loader.sampler is not None
+    if rows is None or loader.is_stream or not left or (drawn and left * FEW < rows):
         return
-    which = "others each epoch" if loader.shuffle else "the same each epoch, without shuffle"
+    which = "others each epoch" if drawn else "the same each epoch, without shuffle"
     callbacks.say(f"{left:,} of the {rows:,} rows {'is' if left == 1 else 'are'} left out ({which}), for they fill no call of "
                  f"{loader.combined_batch_size:,}. With drop_last off (--no-drop-last) they are trained, too.")
 

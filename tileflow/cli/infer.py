@@ -5,7 +5,7 @@ import argparse
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from ..runtime.preprocessing import Preprocessing
 
 PREDICTIONS = "predictions.npz"
+CLASSES, ROWS = "predicted_class", "row"
+"""What the names of classes and of rows are called beside the outputs."""
 LONGEST = 60
 """Characters of an array's name in a file, each of up to 4 bytes: names of files have up to 255."""
 
@@ -63,13 +65,14 @@ def run(chosen: argparse.Namespace) -> int:
         outputs = api.infer(model, options, data=data, progress=bar, say=lambda sentence: say(sentence, sys.stderr))
     finally:
         bar.close()
+    measured = data.test or data.train
+    first = outputs.get(first_name)
+    outputs |= _in_words(outputs, first, known.classes, measured)
     members = member_names(outputs)
     atomic_write_bytes(out, npz_bytes({members[name]: array for name, array in outputs.items()}))
     for name, array in outputs.items():
         renamed = "" if members[name] == name else f" (in {out} called {members[name]}, as its own name is no plain file name)"
         say(f"{one_line(name)}: {array.dtype}{list(array.shape)}{renamed}")
-    measured = data.test or data.train
-    first = outputs.get(first_name)
     if first is not None and not asked and _say_agreement(measured, first):
         say(f"Outputs are in {out}.")
         return OK
@@ -100,6 +103,19 @@ def _read(path: str | Path, options: Options) -> tuple[OnnxModel | Opened, Prepr
         return opened, Preprocessing(), opened.header.outputs[0], chosen
     kept = StoredFile(opened).model
     return opened, Preprocessing.of_file(kept), kept.outputs[0].name, chosen
+
+
+def _in_words(outputs: Mapping[str, np.ndarray], scores: np.ndarray | None, classes: tuple[str, ...] | None,
+              data: Dataset) -> dict[str, np.ndarray]:
+    """What stands beside a model's outputs: the names of the rows, and of the classes with the largest scores, where
+    these are known and no output is called so."""
+    import numpy as np
+    found = {}
+    if data.row_names:
+        found[ROWS] = np.array(data.row_names if data.rows is None else [data.row_names[i] for i in data.rows])
+    if classes is not None and scores is not None and scores.ndim == 2 and scores.shape[1] == len(classes):
+        found[CLASSES] = np.array(classes)[scores.argmax(axis=1)]
+    return {name: array for name, array in found.items() if name not in outputs}
 
 
 def _say_agreement(data: Dataset, output: np.ndarray) -> bool:

@@ -170,6 +170,13 @@ class Items:
         """Batches are made by somebody's own function, and may be of another length each."""
         return self.make is not collate
 
+    def holds(self, rows: np.ndarray | None = None) -> bool:
+        """All of these rows (None: all that there are) were read before and are kept."""
+        return False
+
+    def keep(self, rows: np.ndarray, batch: Batch) -> None:
+        """Somebody else has read these rows."""
+
     @erring
     def read(self, rows: np.ndarray) -> Batch:
         """A batch of these rows."""
@@ -189,6 +196,12 @@ class Chosen:
 
     def read(self, rows: np.ndarray) -> Batch:
         return self.source.read(self.rows[rows])
+
+    def holds(self, rows: np.ndarray | None = None) -> bool:
+        return self.source.holds(self.rows if rows is None else self.rows[rows])
+
+    def keep(self, rows: np.ndarray, batch: Batch) -> None:
+        self.source.keep(self.rows[rows], batch)
 
 
 class Stream:

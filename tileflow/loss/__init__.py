@@ -6,8 +6,12 @@ from .head import Head, head_of
 from .named import LOSSES, find
 from .numbers import NumberLoss
 from .own import IdentityLoss
+from .soft import SoftClassLoss
+from .weighted import WEIGHTS, Part, SeveralLosses, WeightedLoss
 
 __all__ = [
-    "AS_CHOSEN", "LABELS", "LOSSES", "Build", "ChosenLoss", "ClassLoss", "FunctionLoss", "Head",
-    "IdentityLoss", "Loss", "NumberLoss", "RowLosses", "choose", "find", "head_of", "without_labels",
+    "AS_CHOSEN", "LABELS", "LOSSES", "WEIGHTS", "Build", "ChosenLoss", "ClassLoss", "FunctionLoss", "Head",
+    "IdentityLoss", "Loss", "NumberLoss", "Part", "RowLosses", "SeveralLosses", "SoftClassLoss", "WeightedLoss",
+    "choose",
+    "find", "head_of", "without_labels",
 ]

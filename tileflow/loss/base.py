@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, 
 
 from ..memory.types import TensorType
 from ..metrics.view import OutputMeaning
+from ..options.options import Options
+from ..system.errors import OptionError
 
 if TYPE_CHECKING:
     from ..graph import Builder, Graph, Value
 
+Takes = Literal["classes", "numbers", "nothing", "anything"]
 LABELS = "labels"
 """Name of the input that a loss adds."""
 
@@ -31,8 +34,18 @@ class Loss:
     """A loss by name. Calling it builds the mean over a micro-batch, the last output of a training program."""
 
     name: str
-    takes: ClassVar[Literal["classes", "numbers", "nothing", "anything"]] = "anything"
+    takes: ClassVar[Takes] = "anything"
     """The labels: class numbers (int64), targets in the model's precision, none, or whatever is given."""
+
+    @property
+    def takes_each(self) -> tuple[Takes, ...]:
+        """The same of each of its arrays."""
+        return () if self.takes == "nothing" else (self.takes,)
+
+    @property
+    def has_rows(self) -> bool:
+        """Each row has a value, and weighs the same whatever its labels are."""
+        return self.takes in ("classes", "numbers")
 
     def __call__(self, b: Builder, outputs: Sequence[Value]) -> Value:
         raise NotImplementedError
@@ -91,6 +104,14 @@ class FunctionLoss(Loss):
 
     def label_type(self, outputs: Sequence[TensorType]) -> None:
         return None
+
+
+def class_weights(options: Options) -> tuple[float, ...]:
+    """One weight for each class, or none (OptionError where they are still to be found)."""
+    if isinstance(options.class_weights, str):
+        raise OptionError("Option class_weights: balanced follows from the labels of a data set, which tileflow.train "
+                          "has; give numbers.")
+    return options.class_weights
 
 
 def per_row(b: Builder, each: Value, rows: int) -> Value:

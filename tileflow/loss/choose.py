@@ -2,8 +2,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NoReturn
 
 from ..memory.types import TensorType
@@ -15,6 +15,8 @@ from .head import Head, head_of
 from .labels import Labels
 from .named import find
 from .numbers import NumberLoss
+from .soft import SoftClassLoss
+from .weighted import SeveralLosses, WeightedLoss
 
 if TYPE_CHECKING:
     from ..graph import Value
@@ -25,12 +27,32 @@ class ChosenLoss:
     """A loss, why it is that one, and what to say about it.
 
     one_hot: the axis of a row's label along which one-hot labels become class numbers; None: the labels stay as they are.
+    weighted: rows have weights. softened: class numbers become probabilities, so that rows can be mixed. more: of
+    further outputs, by their names.
     """
 
     loss: Loss
     reason: str
     notes: tuple[str, ...] = ()
     one_hot: int | None = None
+    weighted: bool = False
+    softened: bool = False
+    more: Mapping[str, ChosenLoss] = field(default_factory=dict)
+
+
+    @property
+    def minimised(self) -> Loss:
+        """What training minimises: the loss, by the rows' weights where they have some."""
+        return WeightedLoss(self._measured) if self.weighted else self._measured
+
+    @property
+    def _measured(self) -> Loss:
+        return self.loss.for_like_labels() if self.softened and isinstance(self.loss, ClassLoss) else self.loss
+
+    @property
+    def of_label(self) -> ChosenLoss:
+        """The loss that the data's label is for, where others have labels of their own."""
+        return replace(self, loss=self.loss.parts[0].loss) if isinstance(self.loss, SeveralLosses) else self
 
 
 AS_CHOSEN = "as chosen"
@@ -99,6 +121,8 @@ def _auto(output: Value, labels: Labels) -> tuple[str, str]:
             return "bce", f"{ends} and the labels are {labels}"
         among = ("bce", "mse") if labels.low >= 0 and labels.high <= 1 else ("mse", "l1")
         _ask(f"{ends}, whose outputs lie between 0 and 1, and the labels are {labels}", among)
+    if labels.shares:
+        return "cross_entropy", f"the labels are probabilities, and {ends}"
     _ask(f"{ends}, whose outputs are the probabilities of classes, and the labels have the output's shape but are not one-hot", ("mse", "l1"))
 
 
@@ -127,6 +151,11 @@ def _fitted(loss: Loss, reason: str, outputs: Sequence[Value], labels: Labels | 
         if loss.binary and head is not None and head.kind == "sigmoid":
             return ChosenLoss(loss, reason, (f"The loss {loss.name} is computed from the scores before the Sigmoid that the model ends in.",))
         return ChosenLoss(loss, reason)
+    if (isinstance(loss, ClassLoss) and labels is not None and labels.one_hot is None
+            and _is_alike(output, labels, loss.least_classes)):
+        loss = loss.for_like_labels()
+    if isinstance(loss, SoftClassLoss) and labels is not None:
+        return ChosenLoss(_of_shares(loss, outputs, labels), reason)
     if not isinstance(loss, ClassLoss) or labels is None:
         return ChosenLoss(loss, reason)
     if loss.ignore_index is not None and math.isnan(labels.low) and labels.finite:
@@ -142,6 +171,27 @@ def _fitted(loss: Loss, reason: str, outputs: Sequence[Value], labels: Labels | 
     loss = loss.fitted(outputs, TensorType("int64", (output.shape[0], *sample)))
     loss.check_weights(output.type)
     return ChosenLoss(loss, reason, tuple(_notes(loss, head)), one_hot)
+
+
+def _is_alike(output: Value, labels: Labels, least: int) -> bool:
+    """The labels have the output's shape and cannot be class numbers, of which there are so many at least."""
+    numbered = any(output.shape[axis] >= least for axis in class_axes(output.type, labels.sample))
+    return math.prod(output.shape[1:]) == math.prod(labels.sample) and labels.classes is None and not numbered
+
+
+def _of_shares(loss: SoftClassLoss, outputs: Sequence[Value], labels: Labels) -> SoftClassLoss:
+    """The loss for labels that are probabilities (DataError where they are none)."""
+    fitted, output = loss.fitted(outputs, None), outputs[0]
+    if labels.sample != output.shape[1:]:
+        raise DataError(f"Data {labels.data}: the loss {loss.name} takes a probability for each class, "
+                        f"{list(output.shape[1:])} per row; the labels "
+                        f"are {list(labels.sample)} per row.")
+    if fitted.axis(output) - 1 not in labels.shares:
+        raise DataError(f"Data {labels.data}: the labels are {labels} and do not add up to one in each row, so that "
+                        "they are no probabilities of "
+                        f"classes, which the loss {loss.name} takes; for yes or no in each column choose "
+                        "bce_with_logits.")
+    return fitted
 
 
 def _notes(loss: ClassLoss, head: Head | None) -> Iterator[str]:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from ..memory.types import TensorType
-from ..metrics.view import Form, OutputMeaning
+from ..metrics.view import OutputMeaning
 from ..options.options import Options
 from ..system.errors import OptionError, ShapeError
-from .base import LABELS, Loss, RowLosses, per_row
+from .base import LABELS, Loss, RowLosses, class_weights, per_row
 from .head import head_of
+from .soft import SoftClassLoss, form_of
 
 if TYPE_CHECKING:
     from ..graph import Builder, Value
@@ -52,6 +53,11 @@ class ClassLoss(Loss):
     class_axis: Literal[1, -1] | None = None
 
     takes: ClassVar[Literal["classes"]] = "classes"
+    least_classes: ClassVar[int] = 1
+
+    @property
+    def has_rows(self) -> bool:
+        return not self.class_weights and self.ignore_index is None
 
     # ---- shapes
 
@@ -92,6 +98,21 @@ class ClassLoss(Loss):
             axes = (1,) if head.axis == 1 else (-1,)
         return replace(self, class_axis=axes[0]) if axes else self
 
+    def for_like_labels(self) -> Loss:
+        """The loss of the same name for labels of the outputs' shape, probabilities of the classes.
+
+        Raises:
+            OptionError: it has none, or none with an ignore_index.
+        """
+        if type(self) is not ClassLoss:
+            raise OptionError(f"The loss {self.name} takes class numbers, not their probabilities; choose cross_entropy "
+                              "or kl for these.")
+        if self.ignore_index is not None:
+            raise OptionError("Option ignore_index is for labels that are class numbers; labels that are probabilities "
+                              "have none.")
+        return SoftClassLoss("soft_cross_entropy", False, self.log_probabilities, self.class_weights,
+                             self.label_smoothing, self.class_axis)
+
     def uncounted(self, labels: np.ndarray) -> str:
         """What all of these labels are, where none of them counts; '' where one does."""
         counts = np.ones(labels.shape, bool) if self.ignore_index is None else labels != self.ignore_index
@@ -106,12 +127,18 @@ class ClassLoss(Loss):
 
     def __call__(self, b: Builder, outputs: Sequence[Value]) -> Value:
         if self.label_smoothing:
-            each, weight = self._each(b, outputs[0])
-            each = b.widened(each)
-            count = b.scalar(each.type.size * weight, each) if isinstance(weight, int | float) else \
-                b.ReduceSum(b.widened(weight), keepdims=0)
-            return b.Div(b.ReduceSum(each, keepdims=0), count)
+            return self._mean(b, outputs[0])
         return self._loss(b, *self._operands(b, outputs[0]), reduction="mean")
+
+    def _mean(self, b: Builder, output: Value) -> Value:
+        """The mean of the labels' losses, by their weights."""
+        each, weight = self._each(b, output)
+        each = b.widened(each)
+        if isinstance(weight, int | float):
+            count = b.scalar(each.type.size * weight, each)
+        else:
+            count = b.ReduceSum(b.widened(weight), keepdims=0)
+        return b.Div(b.ReduceSum(each, keepdims=0), count)
 
     def rows(self, b: Builder, outputs: Sequence[Value]) -> RowLosses:
         count = outputs[0].shape[0]
@@ -185,11 +212,8 @@ class ClassLoss(Loss):
         return b.Where(ignored, zero, b.Gather(weights, b.Where(ignored, b.constant(np.array(0)), labels), axis=0))
 
     def view(self, outputs: Sequence[Value]) -> OutputMeaning:
-        head = head_of(outputs[0])
-        form: Form = "log_probabilities" if self.log_probabilities else "scores"
-        if head is not None and head.kind != "sigmoid":
-            form = "probabilities" if head.kind == "softmax" else "log_probabilities"
-        return OutputMeaning("classes", form, self.axis(outputs[0].type), self.ignore_index)
+        return OutputMeaning("classes", form_of(outputs[0], self.log_probabilities), self.axis(outputs[0].type),
+                             self.ignore_index)
 
     def describe(self) -> dict[str, Any]:
         return {"name": self.name, "ignore_index": self.ignore_index, "class_weights": list(self.class_weights),
@@ -198,9 +222,9 @@ class ClassLoss(Loss):
 
 def cross_entropy(o: Options) -> Loss:
     """Mean softmax cross entropy."""
-    return ClassLoss("cross_entropy", False, o.ignore_index, o.class_weights, o.label_smoothing, o.class_axis)
+    return ClassLoss("cross_entropy", False, o.ignore_index, class_weights(o), o.label_smoothing, o.class_axis)
 
 
 def nll(o: Options) -> Loss:
     """Mean negative log-likelihood of log-probabilities."""
-    return ClassLoss("nll", True, o.ignore_index, o.class_weights, o.label_smoothing, o.class_axis)
+    return ClassLoss("nll", True, o.ignore_index, class_weights(o), o.label_smoothing, o.class_axis)

@@ -10,6 +10,10 @@ from ..system.errors import DataError
 from .base import Loss
 from .classes import ClassLoss
 from .numbers import NumberLoss
+from .soft import SoftClassLoss
+
+ADDS_UP = 1e-2
+"""By how much probabilities, perhaps rounded ones, may miss one in all."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +25,7 @@ class Labels:
     finite: no NaN or infinity. whole: whole numbers only.
     one_hot: the axis of a row's label along which there is one 1 and else 0, everywhere; None where there is not exactly one such axis.
     classes: names of the classes that the labels number, where they were strings.
+    shares: the axes of a row's label along which numbers from 0 to 1 add up to one, everywhere.
     """
 
     data: str
@@ -31,6 +36,7 @@ class Labels:
     whole: bool
     one_hot: int | None
     classes: tuple[str, ...] | None = None
+    shares: tuple[int, ...] = ()
 
     @property
     def binary(self) -> bool:
@@ -50,6 +56,7 @@ def facts(data: str, sample: tuple[int, ...], chunks: Iterable[np.ndarray], igno
     """Look at labels [rows, *sample] chunk by chunk."""
     low, high, finite, whole = np.inf, -np.inf, True, True
     hot = {axis for axis, n in enumerate(sample) if n > 1}
+    shares = set(hot)
     for chunk in chunks:
         x = np.asarray(chunk)
         if x.dtype.kind not in "biu":
@@ -59,13 +66,18 @@ def facts(data: str, sample: tuple[int, ...], chunks: Iterable[np.ndarray], igno
             whole = whole and finite and bool(np.all(x == np.trunc(x)))
         if hot:
             hot = {axis for axis in hot if finite and is_one_hot(x, axis)}
+        if shares:
+            in_range = finite and bool(np.all((x >= 0) & (x <= 1)))
+            shares = {axis for axis in shares if in_range
+                      and bool(np.all(np.abs(x.sum(axis=axis + 1, dtype=np.float64) - 1) < ADDS_UP))}
         if ignore_index is not None:
             x = x[x != ignore_index]
         if x.size:
             low, high = min(low, float(x.min())), max(high, float(x.max()))
     if low > high:
         low = high = float("nan")
-    return Labels(data, sample, low, high, finite, whole, hot.pop() if len(hot) == 1 else None, classes)
+    return Labels(data, sample, low, high, finite, whole, hot.pop() if len(hot) == 1 else None, classes,
+                  tuple(sorted(shares)))
 
 
 def is_one_hot(x: np.ndarray, axis: int) -> bool:
@@ -79,7 +91,7 @@ def range_of(loss: Loss, classes: int | None) -> tuple[float, float] | None:
     if isinstance(loss, ClassLoss):
         assert classes is not None
         return 0, classes - 1
-    return (0, 1) if isinstance(loss, NumberLoss) and loss.binary else None
+    return (0, 1) if isinstance(loss, SoftClassLoss) or (isinstance(loss, NumberLoss) and loss.binary) else None
 
 
 def is_wrong(loss: Loss, x: np.ndarray, classes: int | None) -> np.ndarray:

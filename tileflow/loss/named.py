@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ..options import registries
+from ..options.needs import joined
 from ..options.options import Options
 from ..system.errors import OptionError
 from .base import AsLoss, Build, FunctionLoss, Loss
@@ -40,5 +41,5 @@ def find(loss: str | Build | Loss, options: Options | None = None) -> Loss:
         losses = registries.LOSSES.having(name)
         if getattr(options, name) != getattr(defaults, name) and loss not in losses:
             called = loss if isinstance(loss, str) else "of one's own"
-            raise OptionError(f"Option {name} is for the loss {' and '.join(losses)}; the loss {called} has none.")
+            raise OptionError(f"Option {name} is for the loss {joined(losses)}; the loss {called} has none.")
     return LOSSES[loss](options) if isinstance(loss, str) else FunctionLoss(loss)

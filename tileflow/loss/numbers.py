@@ -60,6 +60,29 @@ class NumberLoss(Loss):
         return getattr(b, operator)(output, targets, reduction=reduction)
 
 
+@dataclass(frozen=True)
+class HuberLoss(NumberLoss):
+    """The mean of d^2 / 2 for d = |output - target| below delta, else of delta (d - delta / 2) (Huber, 1964; PyTorch's
+    HuberLoss)."""
+
+    delta: float = 1.0
+
+    def _loss(self, b: Builder, output: Value, reduction: str) -> Value:
+        delta, half = b.scalar(self.delta, output), b.scalar(0.5, output)
+        d = b.Abs(b.Sub(output, b.input(LABELS, output.type)))
+        near = b.Min(d, delta)
+        each = b.Mul(near,
+                     b.Sub(d,
+                           b.Mul(near,
+                                 half)))                  # at most delta: d * d / 2, and delta (d - delta / 2) beyond
+        return each if reduction == "none" else b.ReduceMean(each, keepdims=0)
+
+
+def huber(o: Options) -> Loss:
+    """Mean squared error that is linear from delta on."""
+    return HuberLoss("huber", "Abs", delta=o.huber_delta)
+
+
 def mse(_: Options) -> Loss:
     """Mean squared error."""
     return NumberLoss("mse", "MSELoss")

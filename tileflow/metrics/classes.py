@@ -40,6 +40,24 @@ class Top:
         return self.right / self.all if self.all else math.nan
 
 
+class Confusion:
+    """Which classes are taken for which: counts, int64 [labels, classes that were chosen]."""
+
+    def __init__(self, view: OutputMeaning) -> None:
+        self.view = view
+        self.counts = np.zeros((0, 0), np.int64)
+
+    def update(self, output: np.ndarray, labels: np.ndarray) -> None:
+        values, wanted = self.view.read(output, labels)
+        if self.view.task == "binary":
+            chosen, wanted = (a.reshape(-1).astype(np.int64) for a in (self.view.chosen(values), truth(wanted)))
+            classes = 2
+        else:
+            classes, chosen, wanted = values.shape[1], self.view.chosen(values), wanted.astype(np.int64)
+        counts = np.bincount(wanted * classes + chosen, minlength=classes * classes).reshape(classes, classes)
+        self.counts = counts if not self.counts.size else self.counts + counts
+
+
 class F1:
     """2 TP / (2 TP + FP + FN), 0 where nothing is predicted and nothing there.
 
@@ -86,6 +104,18 @@ class F1:
 def _ratio(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """a / b, 0 where b is 0."""
     return np.divide(a, b, out=np.zeros(len(a)), where=b != 0)
+
+
+class MeanIoU(F1):
+    """The mean over classes, or columns, that occur or are predicted, of TP / (TP + FP + FN): what prediction and label
+    share of both together."""
+
+    def __init__(self, view: OutputMeaning) -> None:
+        super().__init__(view, "macro")
+
+    def value(self) -> float:
+        both = self.predicted + self.there - self.hits
+        return float(np.mean(self.hits[both > 0] / both[both > 0])) if both.any() else math.nan
 
 
 class Auc:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..system.errors import DataError, OptionError
-from .classes import F1, Accuracy, Auc, Perplexity, Top
+from .classes import F1, Accuracy, Auc, MeanIoU, Perplexity, Top
 from .numbers import R2, MeanAbsoluteError, RootMeanSquaredError
 from .view import OutputMeaning, Task
 
@@ -32,6 +32,7 @@ METRICS: dict[str, tuple[tuple[Task, ...], Callable[[OutputMeaning], Metric]]] =
     "f1_macro": (_ANY_CLASS, lambda v: F1(v, "macro")),
     "f1_micro": (_ANY_CLASS, lambda v: F1(v, "micro")),
     "f1_weighted": (_ANY_CLASS, lambda v: F1(v, "weighted")),
+    "miou": (_ANY_CLASS, MeanIoU),
     "auc": (_ANY_CLASS, Auc),
     "perplexity": (("classes",), Perplexity),
     "mae": (("numbers",), MeanAbsoluteError),

@@ -32,6 +32,8 @@ class OutputMeaning:
         if self.task != "classes":
             return output.reshape(len(output), -1), labels.reshape(len(labels), -1)
         values = np.moveaxis(output, self.axis, -1).reshape(-1, output.shape[self.axis])
+        if labels.shape == output.shape:                             # probabilities, of which the largest is the label
+            labels = labels.argmax(axis=self.axis)
         flat = labels.reshape(-1)
         if self.ignore_index is not None:
             counts = flat != self.ignore_index

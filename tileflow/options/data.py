@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from .declaration import declared
-from .kinds import COUNT, Choice, FilePath, Flag, Integer, Names, Number, Numbers, Range, Text
+from .kinds import COUNT, Choice, FilePath, Flag, Integer, Integers, Names, Number, Numbers, Range, Text
 
 _option = functools.partial(declared, "data")
-DataFormat = Literal["auto", "npz", "npy", "idx", "csv"]
+DataFormat = Literal["auto", "npz", "npy", "idx", "csv", "parquet", "arrow", "images"]
 SyntheticData = Literal["none", "zeros", "normal"]
+MIXING = ("mixup", "cutmix")
+AUGMENTATIONS = ("flip", "crop", "color", *MIXING)
+Sampling = Literal["each", "balanced", "weighted"]
 DataLoaderMode = Literal["sync", "async", "async_rebatched"]
 
 
@@ -20,8 +23,9 @@ class DataOptions:
     """Where rows come from, what of them is taken, and how they are read."""
 
     data: str | None = _option(
-        None, FilePath(), "training data: a folder, an .npz, .npy or .csv file, or the name digits", optional=True,
-        common=True, free=True)
+        None, FilePath(), "training data: a folder (of images by class, too), an .npz, .npy, .csv or .parquet file, or "
+                          "the name digits",
+        optional=True, common=True, free=True, known_as=("train_data", "train_dir"))
     test_data: str | None = _option(
         None, FilePath(), "data to measure accuracy with after each epoch", optional=True, common=True,
         verbs=("train",), free=True, known_as=("val_data", "validation_data", "eval_data"))
@@ -34,11 +38,32 @@ class DataOptions:
         None, Text(),
         "array or column with the labels; by default the one called y, label or target, else the last column",
         optional=True, common=True, free=True, known_as=("target", "labels", "y"))
+    sample_weight: str | None = _option(
+        None, Text(), "array or column with a weight of each row in the loss; by default the one called sample_weight",
+        optional=True, free=True, known_as=("weights", "sample_weights"))
+    categories: tuple[str, ...] = _option(
+        (), Names(),
+        "columns of a table that hold texts: these are numbered from 1 in their sorted order, 0 stands for "
+        "others and for none; * is every column of texts. The trained file keeps them", free=True,
+        known_as=("categorical", "categorical_features", "cat_features"))
     validation_split: float = _option(
         0.0, Number(Range(least=0, below=1)),
         "share of the training rows kept for measuring, where the data have no test part", common=True, free=True,
         known_as=("val_split",))
+    image_size: tuple[int, ...] = _option(
+        (), Integers(COUNT), "height and width of the images that files are decoded to (one number: both); by default "
+        "what the model's input says, else the size of the first image", known_as=("img_size", "imgsz"))
     shuffle: bool = _option(True, Flag(), "draw the training rows in a new random order each epoch", verbs=("train",))
+    augment: tuple[str, ...] = _option(
+        (), Names(), "what is done to training images at random: flip (left and right), crop (moved by up to an "
+                     "eighth), "
+        "color (brightness, contrast, saturation), mixup and cutmix (mixed with another of the micro-batch, labels, "
+        "too)",
+        verbs=("train",), known_as=("augmentation", "data_augmentation"))
+    sampling: Sampling = _option(
+        "each", Choice(get_args(Sampling)),
+        "an epoch has each row once, or rows drawn with replacement: all classes as "
+        "often (balanced), or by sample_weight (weighted), which then does not weigh the loss", verbs=("train",))
     drop_last: bool = _option(
         True, Flag(),
         "leave out the rows at the end that do not fill a whole call; else they are trained in updates of fewer rows",

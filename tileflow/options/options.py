@@ -17,7 +17,7 @@ from typing import Any
 from ..system.errors import OptionError
 from . import files as options_file
 from .batching import BatchingOptions, OutputMode
-from .data import DataOptions
+from .data import AUGMENTATIONS, DataOptions
 from .declaration import GROUPS, MODEL_TABLE, Declarations
 from .execution import ExecutionOptions
 from .kinds import grouping, serial_split
@@ -74,6 +74,11 @@ class Options(Settings, RunOptions, LoopOptions, MachineOptions, ExecutionOption
         if not self.autocast_enabled and (self.precision.endswith("mixed") or self.autocast):
             given = f"precision {self.precision}" if self.precision.endswith("mixed") else "autocast"
             raise OptionError(f"Option {given} casts automatically, which autocast_enabled = false forbids; leave one of them out.")
+        if strange := [name for name in self.augment if name not in AUGMENTATIONS]:
+            raise OptionError(f"Option augment takes {', '.join(AUGMENTATIONS)}, not {strange[0]!r}.")
+        if len(self.image_size) > 2:
+            raise OptionError("Option image_size takes a height and a width, or one number for both, not "
+                              f"{list(self.image_size)}.")
         if self.test_data is not None and self.validation_split > 0:
             raise OptionError(MEASURED_TWICE)
 

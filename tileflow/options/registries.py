@@ -89,8 +89,13 @@ _CLASSES = ("ignore_index", "class_weights", "class_axis")
 LOSSES = Registry("loss", {
     "cross_entropy": Entry("classes.cross_entropy", (*_CLASSES, "label_smoothing")),
     "nll": Entry("classes.nll", _CLASSES),
+    "soft_cross_entropy": Entry("soft.soft_cross_entropy", ("class_weights", "class_axis", "label_smoothing")),
+    "focal": Entry("focal.focal", (*_CLASSES, "focal_gamma")),
+    "kl": Entry("soft.kl", ("class_weights", "class_axis", "label_smoothing")),
+    "dice": Entry("dice.dice", _CLASSES),
     "mse": Entry("numbers.mse"),
     "l1": Entry("numbers.l1"),
+    "huber": Entry("numbers.huber", ("huber_delta",)),
     "bce": Entry("numbers.bce"),
     "bce_with_logits": Entry("numbers.bce_with_logits"),
     "identity": Entry("own.identity"),

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from .declaration import declared
-from .kinds import COUNT, Choice, Flag, Integer, Names, Number, Numbers, OneOf, Range
+from .kinds import COUNT, Choice, Flag, Integer, Names, Number, OneOf, Range
+from .losses import ClassWeights, LossNames
 from .needs import Where
 from .registries import LOSSES
 from .verbs import MODELS, SIMULATED, TRAINING, UPDATING
@@ -38,25 +39,33 @@ class TrainingOptions:
         1, Integer(Range(least=0)), "passes over the training data", common=True, verbs=("train",), free=True,
         known_as=("num_epochs", "n_epochs"))
     loss: str = _option(
-        "auto", Choice(("auto", *LOSSES)),
+        "auto", LossNames(("auto", *LOSSES)),
         "loss function; auto decides by the model's output and the labels and says why; identity: the model computes "
-        "its loss itself (nn.identity_loss, or its only output of one number)", common=True, commands=("infer",),
+        "its loss itself (nn.identity_loss, or its only output of one number); OUTPUT=LOSS,OUTPUT=LOSS*0.5 gives each "
+        "output its own, with the labels of the array that is called like it", common=True, commands=("infer",),
         free=True, known_as=("criterion",))
     ignore_index: int | None = _option(
         None, Integer(), "class number of labels that do not count ({whose})", optional=True, commands=("infer",),
         of=LOSSES)
-    class_weights: tuple[float, ...] = _option(
-        (), Numbers(Number(Range(least=0))), "weight of each class in the loss ({whose})", of=LOSSES)
+    class_weights: tuple[float, ...] | Literal["balanced"] = _option(
+        (), ClassWeights(Number(Range(least=0))), "weight of each class in the loss, or balanced: by how seldom it is "
+                                                  "among the training labels "
+        "({whose})", of=LOSSES)
     label_smoothing: float = _option(
         0.0, Number(Range(least=0, most=1)), "share of each label that is spread evenly over all classes ({whose})",
         of=LOSSES)
+    focal_gamma: float = _option(
+        2.0, Number(Range(least=0)), "how much less labels count in the loss whose class is likely already ({whose})",
+        of=LOSSES)
+    huber_delta: float = _option(
+        1.0, Number(Range(above=0)), "errors from which on the loss is linear ({whose})", of=LOSSES)
     class_axis: ClassAxis | None = _option(
         None, OneOf(get_args(ClassAxis)),
         "axis of the classes in scores of three and more dimensions ({whose}); by default by the shapes", optional=True,
         commands=("infer",), of=LOSSES)
     metrics: tuple[str, ...] = _option(
         (), Names(), "what to measure on the test data besides the loss: accuracy, top5, f1, f1_macro, f1_micro, "
-        "f1_weighted, auc and perplexity of classes, mae, rmse and r2 of numbers; accuracy is measured anyway",
+        "f1_weighted, miou, auc and perplexity of classes, mae, rmse and r2 of numbers; accuracy is measured anyway",
         common=True, verbs=("train",), commands=("infer",), free=True)
     accumulation_reduction: AccumulationReduction = _option(
         "mean", Choice(get_args(AccumulationReduction)), "how the micro-batches' gradients are combined")

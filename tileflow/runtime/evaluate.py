@@ -11,7 +11,7 @@ from .. import compiler
 from ..compiler import CompileOptions
 from ..feed.items import Stream
 from ..graph import Builder, Graph, TensorType, Value
-from ..loss import IdentityLoss, Loss
+from ..loss import WEIGHTS, IdentityLoss, Loss, WeightedLoss
 from ..memory import budget
 from ..metrics import Collector
 from ..metrics.named import Function
@@ -64,7 +64,8 @@ class EvaluationModel(LossModel):
         shown = self._call(arrays)
         output = np.atleast_1d(shown[self._prediction])             # a model may give nothing but its loss
         if not self.by_rows:
-            rows = len(arrays[-1] if self.whole and self.loss.takes != "nothing" else arrays[0])
+            rows = len(arrays[self._own_count(len(arrays))] if self.whole and self.loss.takes != "nothing"
+                       else arrays[0])
             return output, np.reshape(shown[-1], -1).astype(np.float64) * rows, np.array([rows], np.float64)
         if self._weight is not None:
             return output, shown[-1].astype(np.float64), np.full(len(shown[-1]), self._weight)
@@ -106,11 +107,13 @@ class Evaluator:
             if not data.whole and loader.is_stream and evaluation.by_rows and real < loader.combined_batch_size:         # which nobody foresaw
                 batch = tuple(a[np.minimum(np.arange(loader.combined_batch_size), real - 1)] for a in batch)
             output, losses, weights = evaluation.measure(*batch)
+            labels = data.labels_of(batch)
             if evaluation.by_rows and not data.whole:
-                findings.update(seen - real, batch, output[:real], losses[:real], batch[-1][:real] if data.label is not None else None)
+                findings.update(seen - real, batch, output[:real], losses[:real],
+                                None if labels is None else labels[:real])
             total += float(losses[:real].sum())
             weight += float(weights[:real].sum())
-            collector.update(output[:real], batch[-1][:real] if data.label is not None else np.zeros((real, 0)))
+            collector.update(output[:real], np.zeros((real, 0)) if labels is None else labels[:real])
             if seen == real and loader.rows is not None:                 # after the first batch: what is kept of all, and joined
                 budget.require(2 * len(loader) * collector.held, f"Measuring {', '.join(collector.metrics)} on {len(data):,} rows",
                                "leave out auc and functions of all rows, or measure on fewer rows")
@@ -134,16 +137,21 @@ class Evaluator:
 
     def prepare(self, data: Dataset) -> EvaluationModel:
         """The compiled program that measures these data."""
-        if self._evaluation is None:
+        weighted = WEIGHTS in data.more
+        made = self._evaluation
+        if made is None or (isinstance(self.model.loss, WeightedLoss)
+                            and isinstance(made.loss, WeightedLoss) != weighted):
             most = 1 if data.whole else MOST_MICRO_BATCHES
-            self._evaluation = self._make(max(1, min(most, len(data) // self.model.options.micro_batch_size)), data)
-            if not self._evaluation.by_rows:
-                self._evaluation = self._make(1, data)
-        return self._evaluation
+            made = self._make(max(1, min(most, len(data) // self.model.options.micro_batch_size)), data)
+            self._evaluation = made = made if made.by_rows else self._make(1, data)
+        return made
 
     def _make(self, micro_batches: int, data: Dataset) -> EvaluationModel:
         options = self.model.options.clone(device_iterations=micro_batches, max_batches=None)
-        made = EvaluationModel(self.model.source, options, self.model.loss, self.progress)
+        loss = self.model.loss
+        if isinstance(loss, WeightedLoss) and WEIGHTS not in data.more:
+            loss = loss.inner
+        made = EvaluationModel(self.model.source, options, loss, self.progress)
         made.stop, made.whole = self.stop, data.whole
         example: Any = data.example(np.zeros(micro_batches * options.micro_batch_size, np.int64))
         made.compile(*example)

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..metrics import OutputMeaning
+from ..metrics import Confusion, OutputMeaning
 
-CLASSES = 64
-"""Of more classes nobody reads a matrix."""
+MOST_CLASSES = 1024
+"""Of more classes there is no matrix."""
 WORST = 24
 ELEMENTS = 1 << 16
 """Of an input's row; a longer one is not kept."""
@@ -29,35 +29,37 @@ class Row:
 
 @dataclass
 class Findings:
-    """Of one pass over test data. confusion: int64 [labels, predicted classes], where there are few classes and one
-    label for each row."""
+    """Of one pass over test data."""
 
     view: OutputMeaning | None
-    confusion: np.ndarray | None = None
     worst: list[Row] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        of_classes = self.view is not None and self.view.task in ("classes", "binary")
+        self._matrix = Confusion(self.view) if self.view is not None and of_classes else None
+
+    @property
+    def confusion(self) -> np.ndarray | None:
+        """int64 [labels, predicted classes], of all labels that count; None where there are no classes, or too many."""
+        return self._matrix.counts if self._matrix is not None and self._matrix.counts.size else None
 
     def update(self, first: int, batch: Sequence[np.ndarray], output: np.ndarray, losses: np.ndarray,
                labels: np.ndarray | None) -> None:
         """A batch, whose first row has the number `first`. losses: one of each row."""
         view, predicted = self.view, None
+        if self._matrix is not None and labels is not None and (
+                output.size == len(output) if self._matrix.view.task == "binary"
+                else output.shape[self._matrix.view.axis] <= MOST_CLASSES):
+            self._matrix.update(output, labels > 0.5 if self._matrix.view.task == "binary" else labels)
+        if labels is not None and labels.shape == output.shape and view is not None and view.task == "classes":
+            labels = labels.argmax(axis=view.axis)
         if view is not None and output.ndim == 2 and (view.task != "classes" or view.axis in (1, -1)):
             if view.task == "classes":
                 predicted = view.chosen(output)
-                if labels is not None and labels.ndim == 1 and output.shape[1] <= CLASSES:
-                    self._count(labels, predicted, output.shape[1])
             elif output.shape[1] == 1:
                 predicted = (view.chosen(output) if view.task == "binary" else output)[:, 0]
-                if view.task == "binary" and labels is not None:
-                    self._count(np.reshape(labels, -1) > 0.5, predicted, 2)
         if len(losses) == len(output):
             self._keep(first, batch, losses, labels, predicted)
-
-    def _count(self, labels: np.ndarray, predicted: np.ndarray, classes: int) -> None:
-        if self.confusion is None:
-            self.confusion = np.zeros((classes, classes), np.int64)
-        counts = (labels >= 0) & (labels < classes)
-        pairs = labels[counts].astype(np.int64) * classes + predicted[counts].astype(np.int64)
-        self.confusion += np.bincount(pairs, minlength=classes * classes).reshape(classes, classes)
 
     def _keep(self, first: int, batch: Sequence[np.ndarray], losses: np.ndarray, labels: np.ndarray | None,
               predicted: np.ndarray | None) -> None:

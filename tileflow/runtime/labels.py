@@ -2,21 +2,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from ..loss import ChosenLoss, ClassLoss
+from ..loss import WEIGHTS, ChosenLoss, ClassLoss
 from ..loss.labels import Labels, facts, is_one_hot, is_wrong, refuse
 from ..memory.types import TensorType
 from ..options.options import Options
 from ..system.errors import DataError
 from .data import Dataset, Scaling
 from .data.classes import CHUNK, from_one_hot, renumbered
-from .data.columns import Column
+from .data.columns import Column, Known, OneHot, one_hot
 from .source import Source
 
 
@@ -54,25 +54,53 @@ class Fit:
     choice: ChosenLoss
     classes: tuple[str, ...] | None
     options: Options
+    more: Mapping[str, tuple[TensorType, TensorType]] = field(default_factory=dict)
+    """Of further outputs, by their names: the type, and that of its labels."""
 
     def __call__(self, dataset: Dataset, known: Mapping[str, Scaling]) -> Dataset:
         """`known`: by input the scaling of the data that the model was trained on."""
         inputs = {name: self._led(t, dataset) for name, t in self.inputs.items()}
         label = None if self.label is None else self._led(self.label, dataset)
-        return ready(dataset, self.choice, self.output, self.classes).adapt_to(inputs, label, self.options, known)
+        made = ready(dataset, self.choice.of_label, self.output, self.classes)
+        others, types = dict(dataset.more), {}
+        for name, (output, wanted) in self.more.items():
+            if name not in dataset.more:
+                raise DataError(f"Data {dataset.name} have no array {name!r}, which is to hold the labels of the output "
+                                "of that name.")
+            part = ready(replace(dataset, label=dataset.more[name], classes=None, more={}), self.choice.more[name],
+                         output, None)
+            assert part.label is not None
+            others[name], types[name] = part.label, wanted
+        if self.choice.weighted and WEIGHTS in dataset.more:
+            _check_sample_weights(dataset)
+            types[WEIGHTS] = TensorType(self.output.dtype, self.output.shape[:1])
+        return replace(made, more=others).adapt_to(inputs, label, self.options, known, types)
 
     def of(self, source: Source, dataset: Dataset) -> Fit:
         """The same for data that may be of another length than those that it was made for."""
         if not dataset.may_vary:
             return self
         signature = source.signature(list(types_of(source, dataset).values()), True)
-        label = self.choice.loss.label_type([v.type for v in signature.outputs])
+        label = self.choice.minimised.label_type([v.type for v in signature.outputs])
         return replace(self, inputs=signature.inputs, output=signature.outputs[0].type, label=label)
 
     @staticmethod
     def _led(t: TensorType, dataset: Dataset) -> TensorType:
         """The type of a row's array in a batch of one, where each row is all that is fed."""
         return t.with_shape((1, *t.shape)) if dataset.whole else t
+
+
+def _check_sample_weights(dataset: Dataset) -> None:
+    """DataError for a weight below 0, or none at all; of columns those that may be looked at."""
+    array, rows = dataset.more[WEIGHTS].array, dataset.looked_at()
+    weights = np.asarray(array[rows if dataset.rows is None else dataset.rows[rows]])
+    if weights.size != len(rows):
+        raise DataError(f"Data {dataset.name}: the weights of rows have shape {list(weights.shape[1:])} per row; one "
+                        "number for each is needed.")
+    if (wrong := ~(np.isfinite(weights) & (weights >= 0)).reshape(-1)).any():
+        at = int(wrong.argmax())
+        raise DataError(f"Data {dataset.name}: the weight {weights.reshape(-1)[at]} of row {rows[at]} is not a finite "
+                        "number of at least 0.")
 
 
 def ready(dataset: Dataset, choice: ChosenLoss, output: TensorType, classes: tuple[str, ...] | None) -> Dataset:
@@ -89,7 +117,8 @@ def ready(dataset: Dataset, choice: ChosenLoss, output: TensorType, classes: tup
         if dataset.classes is None or classes is None:
             have, other = ("numbers", "strings") if dataset.classes is None else ("strings", "numbers")
             raise DataError(f"The labels of data {dataset.name} are {have}, those of the training data {other}; give both in one form.")
-        dataset = dataset.with_labels(renumbered(dataset.label.array, dataset.classes, classes, f"Data {dataset.name}"), classes)
+        numbers = renumbered(dataset.label.array[:], dataset.classes, classes, f"Data {dataset.name}")
+        dataset = dataset.with_labels(numbers, classes)
     assert dataset.label is not None
     if choice.one_hot is not None and dataset.whole:
         raise DataError(f"The labels of data {dataset.name} are one-hot; with whole_elements give class numbers.")
@@ -100,6 +129,10 @@ def ready(dataset: Dataset, choice: ChosenLoss, output: TensorType, classes: tup
     count = choice.loss.classes(output) if isinstance(choice.loss, ClassLoss) else None
     if choice.loss.takes != "anything":
         _check(dataset, choice, count)
+    if choice.softened and count is not None and dataset.label is not None:
+        array = dataset.label.array
+        made = array.then(partial(one_hot, classes=count)) if isinstance(array, Column) else OneHot(array, count)
+        dataset = dataset.with_labels(made, dataset.classes)
     return dataset
 
 
@@ -112,7 +145,8 @@ def numbered_as(dataset: Dataset, classes: tuple[str, ...] | None) -> Dataset:
     """The data set whose string labels are numbered as a trained file's `classes`, where those are among them; any other as it is."""
     if dataset.label is None or dataset.classes is None or classes is None or not set(dataset.classes) <= set(classes):
         return dataset
-    return dataset.with_labels(renumbered(dataset.label.array, dataset.classes, classes, f"Data {dataset.name}"), classes)
+    return dataset.with_labels(renumbered(dataset.label.array[:], dataset.classes, classes, f"Data {dataset.name}"),
+                               classes)
 
 
 def _check(dataset: Dataset, choice: ChosenLoss, classes: int | None) -> None:
@@ -130,7 +164,7 @@ def _chunks(dataset: Dataset) -> Iterator[tuple[int, np.ndarray]]:
     """Labels in parts, each with the number of its first row."""
     assert dataset.label is not None
     array, step = dataset.label.array, max(1, CHUNK // max(1, prod(dataset.label.sample)))
-    if isinstance(array, Column):
+    if isinstance(array, Column) and not isinstance(array, Known):
         for row in dataset.looked_at().tolist():
             yield row, dataset.part(np.array([row])).labels
         return

@@ -8,6 +8,7 @@ import numpy as np
 
 from ..feed.items import array_of
 from ..loss import LABELS, Loss, find
+from ..loss.base import Takes
 from ..memory.tensor import kind_of
 from ..memory.types import TensorType
 from ..metrics.view import OutputMeaning
@@ -56,11 +57,11 @@ class LossModel(Model):
         if self.loss.takes == "nothing":
             return given
         known = self.source.input_count
-        return given - 1 if known is None else known
+        return given - len(self.loss.takes_each) if known is None else known
 
     def _fitted(self, graph: Graph, labels: tuple[TensorType, ...]) -> Loss:
         """The loss for this graph's outputs and these labels."""
-        loss = self.loss.within(graph).fitted(graph.outputs, labels[0] if labels else None)
+        loss = self.loss.within(graph).fitted(graph.outputs, *(labels[:max(1, len(self.loss.takes_each))] or (None,)))
         self._view, self._fitted_loss = loss.view(graph.outputs), loss_data(loss)
         return loss
 
@@ -79,17 +80,23 @@ class LossModel(Model):
             raise DataError(f"The loss {self.loss_name} needs {LABELS} after the model's inputs: call model(x, "
                             f"{LABELS}); where forward() computes its loss itself, set loss='identity'; outputs alone are "
                             "what tileflow.inference_model gives.")
-        return [*super()._arrays(arrays[:count]), *(self._label(array_of(a)) for a in arrays[count:])]
+        takes = self.loss.takes_each
+        if len(takes) > 1 and len(arrays) - count != len(takes):
+            raise DataError(f"The loss {self.loss_name} takes {len(takes)} arrays after the model's inputs, and "
+                            f"{len(arrays) - count} are given.")
+        each = [array_of(a) for a in arrays[count:]]
+        return [*super()._arrays(arrays[:count]),
+                *(self._label(a, takes[i] if i < len(takes) else "anything") for i, a in enumerate(each))]
 
-    def _label(self, labels: np.ndarray) -> np.ndarray:
+    def _label(self, labels: np.ndarray, takes: Takes) -> np.ndarray:
         """Class numbers as int64, targets in the model's precision; for a loss of one's own by what they are."""
         kind = kind_of(labels.dtype)
-        if kind not in "biu" and self.loss.takes == "classes":
+        if kind not in "biu" and takes == "classes":
             raise TypeMismatchError(f"Data type mismatch for {LABELS}: expected int64 but got {labels.dtype}; the loss "
                                     f"{self.loss_name} takes class numbers. For numbers to be predicted choose the "
                                     "loss mse, for yes or no bce_with_logits.")
-        if kind in "biu" and self.loss.takes in ("classes", "anything"):
+        if kind in "biu" and takes in ("classes", "anything"):
             labels = labels.astype(np.int64)
-        elif kind in "biuf" and self.loss.takes != "classes":
+        elif kind in "biuf" and takes != "classes":
             labels = labels.astype(self.source.precision.loss)
         return as_array(labels, None, LABELS)

@@ -7,6 +7,9 @@
     tileflow.inputs                     ["height", "width"]          names of arrays or columns
     tileflow.label                      "digit"
     tileflow.classes                    ["cat", "dog"]               in the order of their numbers
+    tileflow.categories                 {"colour": ["blue", "red"]}  texts of a column in the order of their numbers,
+    from 1 on tileflow.images                     [3, 224, 224]                what image files became: channels,
+    height, width
 """
 from __future__ import annotations
 
@@ -18,13 +21,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..system.errors import ModelError
 from ..system.text import one_line
-from .data import Dataset, Roles, Scaling, Statistics, roles_of
+from .data import Dataset, Roles, Scaling, Statistics, Wanted, roles_of, wanted_by
 
 if TYPE_CHECKING:
     from ..importers.onnx import OnnxModel
 
 PREFIX = "tileflow."
-INPUTS, LABEL, CLASSES = PREFIX + "inputs", PREFIX + "label", PREFIX + "classes"
+INPUTS, LABEL, CLASSES, IMAGES, CATEGORIES = (PREFIX + name
+                                              for name in ("inputs", "label", "classes", "images", "categories"))
 LONGEST = 1 << 20
 """Characters of one text."""
 
@@ -56,6 +60,9 @@ class Preprocessing:
         for name, scaling in self.scalings.items():
             values |= {_key(name, "scale"): scaling.scale, _key(name, "mean"): scaling.mean or None, _key(name, "std"): scaling.std or None}
         values |= {_key(name, "statistics"): asdict(s) for name, s in self.statistics.items()}
+        images = self.roles.images
+        values |= {CATEGORIES: dict(self.roles.categories) or None}
+        values |= {IMAGES: [images.channels, images.height, images.width] if images.channels else None}
         values |= {INPUTS: self.roles.inputs or None, LABEL: self.roles.label} | ({} if self.classes is None else {CLASSES: self.classes})
         texts = {key: None if value is None else json.dumps(value, ensure_ascii=False) for key, value in values.items()}
         return {key: None if text is None or len(text) > LONGEST else text for key, text in texts.items()}
@@ -75,7 +82,14 @@ class Preprocessing:
                 scalings[name] = Scaling(float(said["scale"]), *(tuple(map(float, said[what] or ())) for what in ("mean", "std")))
             if said["statistics"] is not None:
                 statistics[name] = Statistics(rows=said["statistics"].pop("rows"), **{k: float(v) for k, v in said["statistics"].items()})
-        roles = Roles(tuple(_value(metadata, INPUTS, where, _are_names) or ()), _value(metadata, LABEL, where, _is_name))
+        images = (wanted_by(model.inputs[0].dims) if len(model.inputs) == 1 else None) or Wanted()
+        if (sizes := _value(metadata, IMAGES, where, _are_sizes)) is not None:
+            images = Wanted(images.channels or sizes[0], images.height or sizes[1], images.width or sizes[2],
+                            images.last)
+        roles = Roles(tuple(_value(metadata, INPUTS, where, _are_names) or ()),
+                      _value(metadata, LABEL, where, _is_name), images,
+                      {name: tuple(words) for name, words in
+                       (_value(metadata, CATEGORIES, where, _are_categories) or {}).items()})
         classes = _value(metadata, CLASSES, where, _are_classes)
         return cls(scalings, statistics, roles, None if classes is None else tuple(classes))
 
@@ -83,6 +97,11 @@ class Preprocessing:
         """What the file knows, a line each; empty where it knows nothing."""
         lines = [f"Input {one_line(name)} was fed with {scaling}" + (f", {self.statistics[name]}." if name in self.statistics else ".")
                  for name, scaling in self.scalings.items()]
+        lines += [f"Column {one_line(name)}: its texts have the numbers from 1 to {len(words)}."
+                  for name, words in self.roles.categories.items()]
+        images = self.roles.images
+        if images.channels and images.height and images.width and self.scalings:
+            lines.append(f"Image files become {images.width} x {images.height} pixels of {images.channels} channels.")
         if self.roles.label is not None:
             lines.append(f"The labels were called {one_line(self.roles.label)}.")
         if self.classes is not None:
@@ -111,6 +130,14 @@ def _are_names(value: Any) -> bool:
 
 def _are_classes(value: Any) -> bool:
     return isinstance(value, list) and value != [] and all(isinstance(v, str) for v in value) and len(set(value)) == len(value)
+
+
+def _are_categories(value: Any) -> bool:
+    return isinstance(value, dict) and all(words == [] or _are_classes(words) for words in value.values())
+
+
+def _are_sizes(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 3 and all(type(n) is int and 0 < n < 1 << 16 for n in value)
 
 
 def _is_number(value: Any) -> bool:

@@ -13,7 +13,10 @@ from typing import Any, Literal, NoReturn
 
 import numpy as np
 
-from ..loss import ClassLoss, IdentityLoss, Loss, NumberLoss
+from ..loss import ClassLoss, IdentityLoss, Loss, NumberLoss, Part, SeveralLosses, SoftClassLoss, WeightedLoss
+from ..loss.dice import BinaryDiceLoss, DiceLoss
+from ..loss.focal import FocalLoss
+from ..loss.numbers import HuberLoss
 from ..memory.types import TensorType
 from ..optim import CLASSES, Optimizer, schedules
 from ..program.fields import Fault, read, shown, written
@@ -24,8 +27,11 @@ DEEPEST = 16
 
 # ---- losses
 
-LOSSES: Mapping[str, type[Loss]] = {kind.__name__: kind for kind in (ClassLoss, IdentityLoss, NumberLoss)}
-"""Those that are data."""
+LOSSES: Mapping[str, type[Loss]] = {kind.__name__: kind for kind in (
+    BinaryDiceLoss, ClassLoss, DiceLoss, FocalLoss, HuberLoss, IdentityLoss, NumberLoss, SoftClassLoss)}
+"""Those that are data; others hold such (`WeightedLoss`, `SeveralLosses`)."""
+NESTED = 3
+"""Losses within losses."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,19 +58,41 @@ class CompiledLoss(Loss):
 def loss_data(loss: Loss) -> dict[str, Any]:
     """A loss as data."""
     kind = type(loss).__name__
+    if isinstance(loss, WeightedLoss):
+        return {"class": kind, "fields": {"inner": loss_data(loss.inner)}}
+    if isinstance(loss, SeveralLosses):
+        parts = [{"part": [p.output, p.place, float(p.factor)], "loss": loss_data(p.loss)} for p in loss.parts]
+        return {"class": kind, "fields": {"parts": parts}}
     if LOSSES.get(kind) is type(loss):
         return {"class": kind, "fields": written(loss, type(loss), f"the loss {loss.name}")}
     return {"class": CompiledLoss.__name__, "fields": {"name": loss.name, "takes": loss.takes}}
 
 
-def loss_of(data: Any) -> Loss:
+def loss_of(data: Any, depth: int = NESTED) -> Loss:
     """The loss that `loss_data` wrote (Fault where it is none)."""
-    kinds = {**LOSSES, CompiledLoss.__name__: CompiledLoss}
+    kinds = {**LOSSES, **{k.__name__: k for k in (CompiledLoss, SeveralLosses, WeightedLoss)}}
     kind = _named(kinds, data["class"]) if type(data) is dict and data.keys() == {"class", "fields"} else None
-    if kind is None:
+    if kind is None or not depth:
         raise Fault("the loss", f"is {shown(data)}")
-    found: Loss = read(data["fields"], kind, "the loss")
+    fields = data["fields"]
+    if kind is WeightedLoss:
+        return WeightedLoss(loss_of(_field(fields, "inner"), depth - 1))
+    if kind is SeveralLosses:
+        parts = _field(fields, "parts")
+        if type(parts) is not list or not parts or not all(type(p) is dict and p.keys() == {"part", "loss"} for p in parts):
+            raise Fault("the loss", f"is {shown(data)}")
+        own = [read(p["part"], tuple[str, int, float], "the loss") for p in parts]
+        return SeveralLosses(tuple(Part(output, place, loss_of(p["loss"], depth - 1), factor)
+                                   for p, (output, place, factor) in zip(parts, own, strict=True)))
+    found: Loss = read(fields, kind, "the loss")
     return found
+
+
+def _field(fields: Any, name: str) -> Any:
+    """The only field of what holds other losses."""
+    if type(fields) is not dict or fields.keys() != {name}:
+        raise Fault("the loss", f"is {shown(fields)}")
+    return fields[name]
 
 
 def _named(kinds: Mapping[str, Any], name: Any) -> Any:

@@ -62,6 +62,8 @@ def _labels(output: TensorType, rows: int, options: Options, draw: np.random.Gen
         axis = (options.class_axis or -1) % len(shape)
         found: np.ndarray = draw.integers(0, max(1, shape[axis]), (*shape[:axis], *shape[axis + 1:]))
         return found
+    if options.loss in ("kl", "soft_cross_entropy"):
+        return np.full(shape, 1 / max(1, shape[options.class_axis or 1]), np.float32)
     if options.loss.startswith("bce"):
         return draw.integers(0, 2, shape).astype(np.float32)
     return _values(np.dtype(np.float32), shape, options, draw)

@@ -30,6 +30,8 @@ from .callbacks.logs import Logs
 from .callbacks.run import Request, TrainingRun, kept_name
 from .callbacks.several import Callbacks
 from .data import DataLoader, Dataset
+from .data.augmentation import Augmentation
+from .data.sampling import WeightedSampler
 from .data.values import doubts
 from .evaluate import Evaluator
 from .failure import none_counted, untrained
@@ -56,6 +58,10 @@ class Trainer:
     test: Dataset | None
     folder: Path
     callbacks: Callbacks
+    sampler: WeightedSampler | None = None
+    """What draws the rows of an epoch; None: each once."""
+    augment: Augmentation | None = None
+    """What is done to training rows at random."""
     has_command: bool = False
     """The folder says all that the command needs to go on with this run."""
     history: list[Epoch] = field(default_factory=list)
@@ -72,7 +78,8 @@ class Trainer:
     """Writes the model as an ONNX file."""
 
     def __post_init__(self) -> None:
-        self.loader = DataLoader(self.options, self.train, drop_last=self.options.drop_last)
+        self.loader = DataLoader(self.options, self.train, drop_last=self.options.drop_last, sampler=self.sampler,
+                                 augment=self.augment)
         batch = self.options.combined_batch_size
         self.schedule = CallSchedule.of(len(self.train) // batch * batch if self.train.is_open else len(self.train), self.options)
         self._rest: dict[Step, TrainingModel] = {}
@@ -428,7 +435,7 @@ class Trainer:
             return
         done = slice(first_update * accumulation, engine.completed * accumulation)
         losses = model.last_losses[done] if model.last_losses is not None else np.zeros(0)
-        correct, predictions = self._correct(outputs, batch[-1], done)
+        correct, predictions = self._correct(outputs, self.train.labels_of(batch), done)
         rates = self._note_rates(engine, first_update)
         logs = Logs(losses=losses.reshape(updates, -1).astype(np.float64).mean(1), learning_rates=rates, samples=(done.stop - done.start) * rows)
         r = self.running
@@ -454,7 +461,9 @@ class Trainer:
 
     def _not_finite(self, batch: tuple[np.ndarray, ...]) -> str:
         """Where the inputs or labels of the call that is about to end hold what is no number."""
-        for name, fed in zip((*(f"Input {one_line(name)}" for name in self.train.fields), "The label"), batch, strict=False):
+        names = (*(f"Input {one_line(name)}" for name in self.train.fields), "The label",
+                 *map(one_line, self.train.more))
+        for name, fed in zip(names, batch, strict=False):
             if kind_of(fed.dtype) == "f" and not (finite := np.isfinite(fed)).all():
                 first = np.unravel_index(int(np.argmin(finite)), fed.shape)
                 row, what = self.schedule.after(self.updates_in_epoch, self.short_updates)[0], f"of epoch {self.epoch + 1}"
@@ -471,10 +480,10 @@ class Trainer:
         self.rates += used.tolist()
         return used
 
-    def _correct(self, outputs: list[np.ndarray], labels: np.ndarray, done: slice) -> tuple[int, int]:
+    def _correct(self, outputs: list[np.ndarray], labels: np.ndarray | None, done: slice) -> tuple[int, int]:
         """Right predictions and predictions of the micro-batches `done`; scores [M, mb, C, ...]."""
         view = self.model.view
-        if "accuracy" not in self.evaluator.metrics or view is None:
+        if "accuracy" not in self.evaluator.metrics or view is None or labels is None:
             return 0, 0
         scores = outputs[0][done]
         wanted = labels.reshape(len(outputs[0]), -1, *labels.shape[1:])[done]

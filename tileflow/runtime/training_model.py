@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..custom.names import code_of
-from ..loss import ClassLoss, Loss
+from ..loss import ClassLoss, Loss, WeightedLoss
 from ..memory.types import TensorType, type_of
 from ..optim import Optimizer, bound, from_options, remembered
 from ..optim.scaling import Scaling
@@ -33,6 +33,15 @@ if TYPE_CHECKING:
     from .. import compiler
     from ..graph import Graph
     from ..program.batching import Batching
+
+
+def _told(loss: Any) -> Any:
+    """A loss with the losses in it, as values that can be written down where it is one of tileflow's."""
+    if isinstance(loss, tuple):
+        return [*map(_told, loss)]
+    if not is_dataclass(loss) or isinstance(loss, type):
+        return loss
+    return [type(loss), [[f.name, _told(getattr(loss, f.name))] for f in fields(loss)]]
 
 
 class TrainingModel(LossModel):
@@ -161,8 +170,7 @@ class TrainingModel(LossModel):
         shaped, scale, optimizer = super()._shaped_by(), self._scale, self._optimizer.compiled_in()
         if shaped is None or self._deciding.ready is not None:
             return None
-        loss = [[f.name, getattr(self.loss, f.name)] for f in fields(self.loss)] if is_dataclass(self.loss) else self.loss
-        return [*shaped, type(self.loss), loss, optimizer.structure(), asdict(scale.scaling), scale.first()]
+        return [*shaped, _told(self.loss), optimizer.structure(), asdict(scale.scaling), scale.first()]
 
     def _declared(self) -> tuple[TensorType, ...]:
         own = super()._declared()
@@ -256,8 +264,10 @@ class TrainingModel(LossModel):
         """Why the loss of the last call was not finite, where the micro-batch has no label that counts."""
         current = self.programs.current
         failed = None if current is None else current.engine.not_finite
-        if current is None or failed is None or not isinstance(self.loss, ClassLoss):
+        loss = self.loss.inner if isinstance(self.loss, WeightedLoss) else self.loss
+        if current is None or failed is None or not isinstance(loss, ClassLoss):
             return None
         micro, where = failed
-        labels = self.rows.dealt(arrays)[-1].reshape(current.engine.image.micro_batches, -1)[micro]
-        return uncounted(what, where) if (what := self.loss.uncounted(labels)) else None
+        labels = self.rows.dealt(arrays)[self._own_count(len(arrays))]
+        labels = labels.reshape(current.engine.image.micro_batches, -1)[micro]
+        return uncounted(what, where) if (what := loss.uncounted(labels)) else None

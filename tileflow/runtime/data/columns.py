@@ -112,6 +112,48 @@ class Column:
         return np.arange(count) * self.length // count
 
 
+class Known(Column):
+    """A part of every row that is in memory: rows have their number in its place."""
+
+    def __init__(self, numbers: Column, values: np.ndarray, steps: tuple[Step, ...] = ()) -> None:
+        """numbers: the part with the rows' numbers. values: [all rows, ...]."""
+        self.values, self.numbers = values, numbers
+        super().__init__(numbers.source, numbers.key, numbers.length, steps)
+
+    def __getitem__(self, rows: Any) -> np.ndarray:
+        found = self.values[rows]
+        for step in self.steps:
+            found = step(found)
+        return found
+
+    def finished(self, batch: Batch) -> np.ndarray:
+        return self[self.numbers.finished(batch)]
+
+    def then(self, step: Step) -> Known:
+        return Known(self.numbers, self.values, (*self.steps, step))
+
+    def looked_at(self) -> np.ndarray:
+        return np.arange(self.length)
+
+
+def one_hot(numbers: np.ndarray, classes: int) -> np.ndarray:
+    """Class numbers [rows] as float32 [rows, classes]."""
+    return (np.reshape(numbers, (-1, 1)) == np.arange(classes)).astype(np.float32)
+
+
+class OneHot:
+    """An array of class numbers [rows] as one-hot rows, made when they are read."""
+
+    def __init__(self, numbers: np.ndarray, classes: int) -> None:
+        self.numbers, self.shape, self.dtype, self.ndim = numbers, (len(numbers), classes), np.dtype(np.float32), 2
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, rows: Any) -> np.ndarray:
+        return one_hot(self.numbers[rows], self.shape[1])
+
+
 def columns_of(source: Items | Head, length: int, fills: Fills, rounds: bool) -> dict[Any, Column]:
     """A column for each part of the rows, by its name in a dict or its place in a tuple."""
     last = Last(source, fills, rounds)

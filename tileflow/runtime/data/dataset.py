@@ -4,7 +4,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from ...memory.types import TensorType
 from ...options.options import Options
 from ...system.errors import DataError, see
 from .classes import numbered
-from .columns import LOOKED_AT, UNKNOWN_LENGTH, Column
+from .columns import LOOKED_AT, UNKNOWN_LENGTH, Column, Known, OneHot
 from .scaling import Scaling, Statistics, resolve
 from .values import doubts
 
@@ -116,6 +116,10 @@ class Dataset:
     nameless: the fields' names are ours, for arrays that came in order: they say nothing of a model's inputs.
     whole: each row is a micro-batch, whose arrays are fed as they are.
     ordered: somebody chose the fields in the order of a model's inputs, which may be called otherwise.
+    categories: of columns of texts, by their names, the texts in the order of their numbers.
+    row_names: what the rows of the arrays are called, such as the files that they come from.
+    more: what the loss reads after the label: weights of the rows (`sample_weight`), labels of further outputs by their
+    names.
     """
 
     name: str
@@ -131,6 +135,9 @@ class Dataset:
     nameless: bool = False
     ordered: bool = False
     whole: bool = False
+    row_names: tuple[str, ...] = ()
+    categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    more: Mapping[str, Field] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.fields:
@@ -138,6 +145,7 @@ class Dataset:
         lengths = {name: len(f.array) for name, f in self.fields.items()}
         if self.label is not None:
             lengths["the labels"] = len(self.label.array)
+        lengths |= {name: len(f.array) for name, f in self.more.items()}
         if len(set(lengths.values())) > 1:
             raise DataError(f"Data {self.name} have unequal numbers of rows: "
                             + ", ".join(f"{name} {n:,}" for name, n in lengths.items()) + ".")
@@ -152,9 +160,13 @@ class Dataset:
         numbers, classes = numbered(label, what)
         return cls(name, fields, None if label is None else Field.of(numbers, what), classes=classes, **more)
 
-    def with_labels(self, array: np.ndarray, classes: tuple[str, ...] | None) -> Dataset:
+    def with_labels(self, array: np.ndarray | Column | OneHot, classes: tuple[str, ...] | None) -> Dataset:
         """The dataset with other labels for all rows of its arrays."""
-        made = Field(array, array.shape[1:], array.dtype) if isinstance(array, Column) else Field.of(array, f"The labels of data {self.name}")
+        if self.label is not None and isinstance(self.label.array, Known) and isinstance(array, np.ndarray):
+            array = Known(self.label.array.numbers, array)
+        lazy = isinstance(array, Column | OneHot)
+        what = f"The labels of data {self.name}"
+        made = Field(array, array.shape[1:], array.dtype) if lazy else Field.of(array, what)
         return replace(self, label=made, classes=classes)
 
     def __len__(self) -> int:
@@ -177,7 +189,8 @@ class Dataset:
         """The labels [rows, ...] as they were given; None without labels."""
         if self.label is None:
             return None
-        return self.label.array if self.rows is None else self.label.array[self.rows]
+        array = self.label.array[:] if isinstance(self.label.array, Known | OneHot) else self.label.array
+        return array if self.rows is None else array[self.rows]
 
     @property
     def inputs(self) -> dict[str, np.ndarray]:
@@ -186,8 +199,8 @@ class Dataset:
 
     @property
     def tensors(self) -> tuple[Field, ...]:
-        """The fields in the order of a batch: inputs, then the label."""
-        return (*self.fields.values(), *([self.label] if self.label is not None else []))
+        """The fields in the order of a batch: inputs, then the label, then what else the loss reads."""
+        return (*self.fields.values(), *([self.label] if self.label is not None else []), *self.more.values())
 
     @property
     def held_bytes(self) -> int:
@@ -213,11 +226,17 @@ class Dataset:
 
     def counted(self, batch: Sequence[np.ndarray]) -> int:
         """The rows of a batch as it is fed: those of the labels, where each array has its own."""
-        return len(batch[-1] if self.whole and self.label is not None else batch[0])
+        labels = self.labels_of(batch)
+        return len(batch[0] if labels is None or not self.whole else labels)
+
+    def labels_of(self, batch: Sequence[np.ndarray]) -> np.ndarray | None:
+        """The labels of a batch as it is fed; None where there are none."""
+        return None if self.label is None else batch[len(self.fields)]
 
     def looked_at(self) -> np.ndarray:
         """Numbers of the rows that may be read to say what the data are like: all of arrays."""
-        column = next((f.array for f in self.tensors if isinstance(f.array, Column)), None)
+        column = next((f.array for f in self.tensors if isinstance(f.array, Column) and not isinstance(f.array, Known)),
+                      None)
         if column is None:
             return np.arange(len(self))
         if self.rows is None:
@@ -246,10 +265,12 @@ class Dataset:
     def digest(self) -> str:
         """SHA-256 of names, sizes, types and, where the data are large, of rows that lie evenly in them."""
         found = hashlib.sha256(repr(self.classes).encode("utf-8", "surrogatepass"))
-        for name, f in [*self.fields.items(), *([("", self.label)] if self.label is not None else [])]:
+        for name, f in [*self.fields.items(), *([("", self.label)] if self.label is not None else []),
+                        *self.more.items()]:
             found.update(f"{name}\0{f.array.dtype.str}{list(f.array.shape[1:])}{len(self)}".encode("utf-8", "surrogatepass"))
             count = min(len(self), max(1, SAMPLED_BYTES // max(1, f.array.dtype.itemsize * math.prod(f.array.shape[1:]))))
-            rows = np.arange(count) * len(self) // count if self.source is None else self.looked_at()
+            in_memory = self.source is None or isinstance(f.array, Known)
+            rows = np.arange(count) * len(self) // count if in_memory else self.looked_at()
             for start in range(0, len(rows), _CHUNK):
                 at = rows[start:start + _CHUNK]
                 found.update(np.ascontiguousarray(f.array[at if self.rows is None else self.rows[at]]).tobytes())
@@ -287,7 +308,7 @@ class Dataset:
                 if kind_of(f.dtype) == "f" and f.scaling == Scaling() and _holds_bytes(f.array[self.looked_at()[:SAMPLED_ROWS]])]
 
     def adapt_to(self, inputs: Mapping[str, TensorType], label: TensorType | None = None, options: Options | None = None,
-                 known: Mapping[str, Scaling] | None = None) -> Dataset:
+                 known: Mapping[str, Scaling] | None = None, more: Mapping[str, TensorType] | None = None) -> Dataset:
         """The dataset whose batches are what a model takes.
 
         Args:
@@ -295,6 +316,7 @@ class Dataset:
             label: the type that the loss takes; None leaves the labels as they are.
             options: its scale, mean and std apply to the float inputs.
             known: by input the scaling that the model was trained with, for what the options leave open.
+            more: the types of what else the loss takes; nothing else of that kind is fed.
 
         Raises DataError where inputs or fields are left over, shapes do not fit or numbers do not fit into whole-number types.
         """
@@ -307,7 +329,11 @@ class Dataset:
         if label is not None and target is not None:
             target, said = _fit("The label", target, label, 1.0, options, None, scaled=False)
             notes += said
-        return replace(self, fields=fields, label=target, columns=(), notes=(*self.notes, *notes))
+        others = {}
+        for name, wanted in (more or {}).items():
+            others[name], said = _fit(f"Array {name}", self.more[name], wanted, 1.0, options, None, scaled=False)
+            notes += said
+        return replace(self, fields=fields, label=target, more=others, columns=(), notes=(*self.notes, *notes))
 
     def samples(self, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
         """The shape of a row for each input of a model (DataError where the inputs cannot be told)."""

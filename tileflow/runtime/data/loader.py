@@ -21,6 +21,7 @@ from .dataset import Dataset, permutation
 from .sources import open_data
 
 MODES = ("sync", "async", "async_rebatched")
+Augment = Callable[[Batch, int, int], Batch]
 IN_FLIGHT = 2
 """Requests that each worker has at a time."""
 
@@ -38,7 +39,9 @@ class DataLoader:
                  drop_last: bool | None = None, seed: int | None = None, pad_last: bool = False, *, num_workers: int | None = None,
                  persistent_workers: bool | None = None, mode: str | None = None, rebatched_worker_size: int | None = None,
                  sampler: Iterable[int] | None = None, batch_sampler: Iterable[Sequence[int]] | None = None,
-                 collate_fn: Collate | None = None, worker_init_fn: Callable[[int], None] | None = None, timeout: float | None = None) -> None:
+                 collate_fn: Collate | None = None, worker_init_fn: Callable[[int], None] | None = None,
+                 timeout: float | None = None,
+                 augment: Augment | None = None) -> None:
         """Args:
             options: frozen from here on; the other arguments default to them.
             dataset: one of
@@ -59,6 +62,7 @@ class DataLoader:
             batch_sampler: lists of row numbers, a micro-batch each, in place of batch_size, shuffle and sampler.
             collate_fn: makes a batch of a list of rows.
             worker_init_fn: called with a worker's number in its process before it reads.
+            augment: what is done to a batch, its epoch and the number of its first row there; of a Dataset.
             timeout: seconds for which a worker's answer is waited for; 0: any time.
 
         Raises:
@@ -75,7 +79,7 @@ class DataLoader:
         self.mode = mode if mode is not None else options.data_loader_mode or ("async" if options.prefetch else "sync")
         self.rebatched_worker_size = options.rebatched_worker_size if rebatched_worker_size is None else rebatched_worker_size
         self.sampler, self.batch_sampler = sampler, batch_sampler
-        self.worker_init_fn = worker_init_fn
+        self.worker_init_fn, self.augment = worker_init_fn, augment
         self.timeout = options.worker_timeout if timeout is None else timeout
         self.epoch, self.offset = 0, 0
         self._workers: Workers | None = None
@@ -169,7 +173,8 @@ class DataLoader:
             workers.want()
 
         def batches() -> Iterator[Batch]:
-            return self._stream(offset, workers) if self.is_stream else self._read(epoch, offset, workers)
+            read = self._stream(offset, workers) if self.is_stream else self._read(epoch, offset, workers)
+            return read if self.augment is None else self._augmented(read, self.augment, epoch, offset)
 
         give_up = None if workers is None else workers.abandon
         made = batches() if self.mode == "sync" else ahead(batches, max(self.options.prefetch, 1), give_up, self.stop)
@@ -238,7 +243,8 @@ class DataLoader:
         return dataset, dataset.reader()
 
     def _started(self) -> Workers | None:
-        if self.num_workers == 0:
+        if self.num_workers == 0 or self._holds():
+            self.terminate()
             return None
         if self._workers is None or not self._workers.are_open:
             if isinstance(self.dataset, Dataset):
@@ -246,6 +252,16 @@ class DataLoader:
                 budget.require(self.num_workers * self.dataset.held_bytes, what, "leave num_workers at 0: arrays need no help")
             self._workers = Workers(self._reader, self.num_workers, one_line(self.name), self.worker_init_fn, self.timeout)
         return self._workers
+
+    @staticmethod
+    def _augmented(batches: Iterator[Batch], augment: Augment, epoch: int, place: int) -> Iterator[Batch]:
+        for batch in batches:
+            yield augment(batch, epoch, place)
+            place += len(batch[0])
+
+    def _holds(self, rows: np.ndarray | None = None) -> bool:
+        """These rows (None: all) were read before and are kept, so that nobody need be asked for them."""
+        return hasattr(self._reader, "holds") and self._reader.holds(rows)
 
     def _ending(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """The workers end with the epoch."""
@@ -290,19 +306,27 @@ class DataLoader:
 
     def _assembled(self, pieces: Iterator[tuple[np.ndarray, bool, int]], epoch: int, workers: Workers) -> Iterator[Batch]:
         """Batches of pieces, which workers read in turn. A piece: its rows, whether a batch ends with it, its place in the epoch."""
-        asked: deque[tuple[int, int, bool]] = deque()
+        asked: deque[tuple[int | None, int, np.ndarray, bool]] = deque()
         parts: list[Batch] = []
         turns = itertools.cycle(range(workers.count))
         try:
             while True:
                 while len(asked) < IN_FLIGHT * workers.count and (piece := next(pieces, None)) is not None:
                     rows, last, place = piece
+                    if self._holds(rows):
+                        asked.append((None, 0, rows, last))
+                        continue
                     worker = next(turns)
-                    asked.append((worker, workers.ask(worker, rows, _seed(self.seed, epoch, place)), last))
+                    asked.append((worker, workers.ask(worker, rows, _seed(self.seed, epoch, place)), rows, last))
                 if not asked:
                     return
-                worker, ticket, last = asked.popleft()
-                parts.append(workers.answer(worker, ticket))
+                turn, ticket, rows, last = asked.popleft()
+                if turn is None:
+                    parts.append(self._reader.read(rows))
+                else:
+                    parts.append(workers.answer(turn, ticket))
+                    if hasattr(self._reader, "keep"):
+                        self._reader.keep(rows, parts[-1])
                 if last:
                     yield self._made(joined(parts, getattr(self._reader, "fills", None)))
                     parts = []

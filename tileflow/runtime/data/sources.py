@@ -3,27 +3,34 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import astuple, replace
 from importlib import resources
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...feed.images import ENDINGS, is_image
 from ...feed.items import Collate, Collated, Fills, Items, Stream, array_of, collate, heaped, is_by_number, is_loader, is_one_by_one
+from ...loss import WEIGHTS
 from ...memory.tensor import kind_of
+from ...options.losses import losses_by_output
 from ...options.options import Options
 from ...system.errors import DataError, OptionError
 from ...system.text import one_line
+from .arrow import read_columns
 from .columns import UNKNOWN_LENGTH, Head, columns_of
 from .dataset import Dataset, Field
 from .idx import find_idx, is_idx, read_idx
+from .images import Listing, Wanted, dataset_of, folder_listings, form_of, is_folder_of_images
 from .npy import open_npy, open_npz
-from .table import has_names, read_table
+from .table import has_names, listed_files, read_table, table_of
 
 LABEL_NAMES = ("y", "label", "labels", "target", "targets")
 BUILT_IN = ("digits",)
+ARROW = ("parquet", "arrow")
 _PART_LAST = re.compile(r"(.+)[_-](train|test|val|valid|validation)", re.IGNORECASE)
 _PART_FIRST = re.compile(r"(train|test|val|valid|validation)[_-](.+)", re.IGNORECASE)
 
@@ -31,15 +38,22 @@ Arrays = Mapping[str, Callable[[], np.ndarray]]
 
 
 class Roles(NamedTuple):
-    """Names of the arrays or columns that are the inputs and the label."""
+    """Names of the arrays or columns that are the inputs and the label; what images become, and texts."""
 
     inputs: tuple[str, ...] = ()
     label: str | None = None
+    images: Wanted = Wanted()
+    categories: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    """Of columns of texts, by their names, the texts in the order of their numbers, from 1 on."""
 
 
 def roles_of(opened: Dataset) -> Roles | None:
-    """What the arrays or columns are called that inputs and label were taken from; None where they had no names."""
-    return None if opened.label_name is None else Roles(opened.columns or tuple(opened.fields), opened.label_name)
+    """What the arrays or columns are called that inputs and label were taken from, and what images became; None where
+    there is nothing to say."""
+    if (form := form_of(opened)) is not None:
+        return Roles((), opened.label_name, Wanted(*astuple(form)))
+    return None if opened.label_name is None else Roles(opened.columns or tuple(opened.fields), opened.label_name,
+                                                        categories=opened.categories)
 
 
 class Data(NamedTuple):
@@ -62,8 +76,9 @@ def open_data(spec: Any, options: Options | None = None, trained: Roles | None =
             - rows of somebody's own: data[i] by number, as PyTorch's data sets, or one after the other (an iterable, a generator, a function that
               makes one for each epoch, PyTorch's DataLoader); a row is an array, a tuple (input, ..., label) or a dict;
             - the built-in name "digits";
-            - a path: `.npz`, `.npy` (x.npy with y.npy beside it), `.csv`/`.tsv`, an IDX file, or a folder with `.npy` or
-              IDX files (MNIST's names).
+            - a path: `.npz`, `.npy` (x.npy with y.npy beside it), `.csv`/`.tsv` (of numbers, or a list of image files),
+              `.parquet`, `.arrow`, an IDX file, or a folder with `.npy` or IDX files (MNIST's names), or of images by
+              class.
             Named arrays are sorted into train and test by their names (x_train, y_test, test_images ...); the label is
             the array `options.label`, else one called y, label, labels, target or targets.
         options: data_format, inputs, label and validation_split (with seed) count.
@@ -173,15 +188,13 @@ def _of_rows(spec: Any, source: Items | Stream, options: Options, trained: Roles
     fields = {key: Field(c, c.shape[1:], c.dtype) for key, c in columns.items()}
     if all(isinstance(key, str) for key in fields):
         named: dict[str, Field] = fields
-        lowered = {key.lower(): key for key in named}
         known = {key: key for key in named}
-        label = (_chosen(options.label, known, name) if options.label else trained.label if trained.label in named
-                 else next((lowered[word] for word in LABEL_NAMES if word in lowered), None))
-        inputs, ordered = _chosen_inputs(known, label, name, options, trained)
+        label, more = _loss_arrays(known, name, options, trained)
+        inputs, ordered = _chosen_inputs(known, (label, *more.values()), name, options, trained)
         chosen = {key: named[key] for key in inputs}
         fills.update(dict.fromkeys([key for key in named if key == label or key.lower() in LABEL_NAMES], options.ignore_index))
         return Data(Dataset(name, chosen, None if label is None else named[label], source=source, label_name=label, ordered=ordered,
-                            whole=whole), None)
+                            whole=whole, more={key: named[base] for key, base in more.items()}), None)
     *first, last = fields.values()
     given = first or [last]
     if first:
@@ -222,7 +235,24 @@ def _open_path(path: Path, options: Options, trained: Roles) -> Data:
         return _named(open_npy(path), str(path), options, trained)
     if form == "idx":
         return _named({name: _reading(file) for name, file in find_idx(path).items()}, str(path), options, trained)
-    return _table(path, options, trained)
+    if form == "images" and path.is_dir():
+        listings = folder_listings(path)
+        train, test = (None if part not in listings
+                       else dataset_of(listings[part], f"{path}{more}", options, trained.images)
+                       for part, more in (("train", ""), ("test", " (test)")))
+        assert train is not None
+        return Data(train, test if test is None else replace(test, notes=()))
+    if form in ARROW:
+        return _table(path, options, trained, form)
+    if (found := listed_files(path, is_image, lambda columns: _label_column(columns, options, trained, path),
+                              options.inputs)) is not None:
+        base, label = path.parent, None if found.label is None else found.columns[found.label]
+        listing = Listing(tuple(os.path.join(base, name) for name in found.files), found.labels)
+        return Data(dataset_of(listing, str(path), options, trained.images, label), None)
+    if form == "images":
+        raise DataError(f"Table {path} has no column of image files in its first row; their names end in "
+                        f"{', '.join(ENDINGS)}.")
+    return _table(path, options, trained, form)
 
 
 def _reading(path: Path) -> Callable[[], np.ndarray]:
@@ -236,18 +266,23 @@ def _format(path: Path) -> str:
             return "idx"
         if any(path.glob("*.npy")):
             return "npy"
+        if is_folder_of_images(path):
+            return "images"
         raise DataError(f"Folder {path} holds no data that tileflow knows: neither .npy files nor IDX files such as "
-                        "train-images-idx3-ubyte; for .npz and .csv give the file itself.")
+                        "train-images-idx3-ubyte, nor images in folders by their class; for .npz and .csv give the file "
+                        "itself.")
     suffix = path.suffix.lower()
-    known = {".npz": "npz", ".npy": "npy", ".csv": "csv", ".tsv": "csv"}
+    known = {".npz": "npz", ".npy": "npy", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".arrow": "arrow",
+             ".feather": "arrow"}
     if suffix in known:
         return known[suffix]
     if is_idx(path):
         return "idx"
-    raise DataError(f"Data file {path} has no known ending (.npz, .npy, .csv, .tsv or IDX); set the option data_format.")
+    raise DataError(f"Data file {path} has no known ending (.npz, .npy, .csv, .tsv, .parquet, .arrow or IDX); set the "
+                    "option data_format.")
 
 
-def _table(path: Path, options: Options, trained: Roles) -> Data:
+def _table(path: Path, options: Options, trained: Roles, form: str) -> Data:
     def label_of(columns: tuple[str, ...]) -> int | None:
         label = _label_column(columns, options, trained, path)
         among_inputs = columns and label is not None and not options.label and columns[label] in options.inputs
@@ -257,10 +292,20 @@ def _table(path: Path, options: Options, trained: Roles) -> Data:
         names = options.inputs or (trained.inputs if set(trained.inputs) <= set(columns) else ())
         if names:
             return _columns(columns, names, path)
-        label = label_of(columns)
-        return [i for i in range(len(columns)) if i != label]
+        label, weights = label_of(columns), _weights_column(columns, options, trained, path)
+        return [i for i in range(len(columns)) if i not in (label, weights)]
 
-    table = read_table(path, label_of, inputs_of)
+    def wanted_of(columns: tuple[str, ...]) -> list[int]:
+        weights = _weights_column(columns, options, trained, path)
+        return inputs_of(columns) if weights is None else [*inputs_of(columns), weights]
+
+    if form in ARROW:
+        columns_read = read_columns(path, form)
+        if any(array.ndim > 1 for array in columns_read.values()):
+            return _named({name: _holding(array) for name, array in columns_read.items()}, str(path), options, trained)
+        table = table_of(path, columns_read, label_of, wanted_of, options.categories, trained.categories)
+    else:
+        table = read_table(path, label_of, wanted_of, options.categories, trained.categories)
     label, chosen = table.label, inputs_of(table.columns)
     present = set(table.columns)
     lost = [] if options.inputs or not has_names(table.columns) else [name for name in trained.inputs if name not in present]
@@ -276,12 +321,26 @@ def _table(path: Path, options: Options, trained: Roles) -> Data:
         raise DataError(f"Table {path} has no column but the label {table.columns[label or 0]}.")
     inputs = table.values[:, chosen]
     columns = tuple(table.columns[i] for i in chosen)
+    for name, words in table.categories.items():
+        what = f"Table {path}, column {name!r}: its"
+        if name not in trained.categories:
+            notes = (*notes, f"{what} {len(words):,} different texts are numbered from 1; 0 stands for others.")
+        elif name in table.strange:
+            notes = (*notes, f"{what} texts are numbered as in training; {table.strange[name]:,} of its {len(inputs):,} "
+                             "cells hold others, or none, and are 0.")
+    at = _weights_column(table.columns, options, trained, path)
+    weights = {}
+    if at is not None:
+        weights[WEIGHTS] = Field.of(table.values[:, at], f"Column {table.columns[at]} of table {path}")
     if label is None:
-        return Data(Dataset.of({"x": inputs}, None, str(path), columns=columns, notes=notes), None)
+        return Data(Dataset.of({"x": inputs}, None, str(path), columns=columns, notes=notes, more=weights,
+                               categories=table.categories), None)
     target = table.values[:, label] if table.words is None else table.words
     if table.words is None and np.all(np.isfinite(target)) and np.array_equal(target, np.trunc(target)):
         target = target.astype(np.int64)
-    return Data(Dataset.of({"x": inputs}, target, str(path), columns=columns, label_name=table.columns[label], notes=notes), None)
+    return Data(Dataset.of({"x": inputs}, target, str(path), columns=columns, label_name=table.columns[label],
+                           notes=notes, more=weights,
+                           categories=table.categories), None)
 
 
 def _label_column(columns: tuple[str, ...], options: Options, trained: Roles, path: Path) -> int | None:
@@ -291,9 +350,18 @@ def _label_column(columns: tuple[str, ...], options: Options, trained: Roles, pa
         return _columns(columns, [options.label], path)[0]
     if trained.label is not None:
         return columns.index(trained.label) if trained.label in columns else None
+    weights = _weights_column(columns, options, trained, path)
     lower = [name.lower() for name in columns]
     named = [i for i, name in enumerate(lower) if name in LABEL_NAMES and not (name == "y" and "x" in lower)]
-    return named[0] if len(named) == 1 else len(columns) - 1
+    return named[0] if len(named) == 1 else next((i for i in reversed(range(len(columns))) if i != weights), None)
+
+
+def _weights_column(columns: tuple[str, ...], options: Options, trained: Roles, path: Path) -> int | None:
+    """The column with the weights of rows: the option's, else the one called sample_weight, unless that is an input."""
+    if options.sample_weight:
+        return _columns(columns, [options.sample_weight], path)[0]
+    found = next((i for i, name in enumerate(columns) if name.lower() == WEIGHTS), None)
+    return None if found is None or columns[found] in (*options.inputs, *trained.inputs) else found
 
 
 def _columns(columns: tuple[str, ...], names: Sequence[str], path: Path) -> list[int]:
@@ -332,19 +400,41 @@ def _part_of(full: str) -> tuple[str, str]:
 
 def _dataset(arrays: Arrays, bases: Mapping[str, str], name: str, options: Options, trained: Roles) -> Dataset:
     """The dataset of one part; `bases` maps names without the part to the arrays' full names."""
-    lowered = {base.lower(): base for base in bases}
-    label = (_chosen(options.label, bases, name) if options.label else trained.label if trained.label in bases
-             else next((lowered[word] for word in LABEL_NAMES if word in lowered), None))
-    inputs, ordered = _chosen_inputs(bases, label, name, options, trained)
+    label, more = _loss_arrays(bases, name, options, trained)
+    inputs, ordered = _chosen_inputs(bases, (label, *more.values()), name, options, trained)
     found = {base: arrays[bases[base]]() for base in inputs}
-    return Dataset.of(found, None if label is None else arrays[bases[label]](), name, label_name=label, ordered=ordered)
+    others = {key: Field.of(arrays[bases[base]](), f"Array {base} of data {name}") for key, base in more.items()}
+    return Dataset.of(found, None if label is None else arrays[bases[label]](), name, label_name=label, ordered=ordered,
+                      more=others)
 
 
-def _chosen_inputs(bases: Mapping[str, str], label: str | None, name: str, options: Options, trained: Roles) -> tuple[list[str], bool]:
-    """The names of the inputs among `bases`, and whether their order is that of the model's: the option's, or that of the training."""
+def _loss_arrays(bases: Mapping[str, str], name: str, options: Options,
+                 trained: Roles) -> tuple[str | None, dict[str, str]]:
+    """Which of `bases` the label is, and what else the loss reads: labels of further outputs, by these, and the weights
+    of rows."""
+    lowered, outputs = {base.lower(): base for base in bases}, [*losses_by_output(options.loss)]
+    if options.label:
+        label: str | None = _chosen(options.label, bases, name)
+    elif outputs and outputs[0] in bases:
+        label = outputs[0]
+    elif trained.label in bases:
+        label = trained.label
+    else:
+        label = next((lowered[word] for word in LABEL_NAMES if word in lowered), None)
+    more = {output: output for output in outputs[1:] if output in bases}
+    weights = _chosen(options.sample_weight, bases, name) if options.sample_weight else lowered.get(WEIGHTS)
+    if weights is not None and weights not in (*options.inputs, *trained.inputs, label):
+        more[WEIGHTS] = weights
+    return label, more
+
+
+def _chosen_inputs(bases: Mapping[str, str], others: Collection[str | None], name: str, options: Options,
+                   trained: Roles) -> tuple[list[str], bool]:
+    """The names of the inputs among `bases`, those that are something else left out, and whether their order is that of
+    the model's: the option's, or that of the training."""
     if options.inputs:
         return [_chosen(wanted, bases, name) for wanted in options.inputs], True
-    rest = [base for base in bases if base != label]
+    rest = [base for base in bases if base not in others]
     if trained.inputs and set(trained.inputs) <= set(rest):
         return [*trained.inputs, *(base for base in rest if base not in trained.inputs)], True
     return rest, False

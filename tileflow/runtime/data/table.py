@@ -5,23 +5,32 @@ import csv
 import math
 import os
 import warnings
+from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 import numpy as np
 
 from ...memory import budget
 from ...system.errors import DataError
 from ...system.reading import open_regular, open_text
+from ...system.text import one_line
+from .limits import SHOWN
 
 DELIMITERS = ",;\t"
 COPIES = 2
 """Arrays of all values that there are at once: NumPy's and the columns chosen."""
 LONGEST_LINE = 1 << 24
 """Characters of a header."""
+FEWER = "use .npy files, which are read from disk as needed, or fewer rows"
+ANY = "*"
+"""Among names of columns: every one of texts."""
+MOST_WORDS = 10_000
+MOST_LETTERS = 1 << 18
+"""Different texts of a column, and the letters of all of them, that are categories: a file is to hold them."""
 NUMBER = 40
 """Bytes of a number in a list."""
 
@@ -32,6 +41,9 @@ class Table:
 
     label: the column with the labels. words: the labels where they are words, which values have as NaN.
     counted: the header is 0,1,2 and so on.
+    categories: of columns of texts, by their names, the texts in their order: values have 1 for the first, 0 for one
+    that is not among them.
+    strange: how many cells of such a column are not among them.
     """
 
     columns: tuple[str, ...]
@@ -39,24 +51,29 @@ class Table:
     label: int | None
     words: np.ndarray | None = None
     counted: bool = False
+    categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    strange: Mapping[str, int] = field(default_factory=dict)
 
 
 def read_table(path: Path, label_of: Callable[[tuple[str, ...]], int | None],
-               inputs_of: Callable[[tuple[str, ...]], list[int]]) -> Table:
+               inputs_of: Callable[[tuple[str, ...]], list[int]],
+               texts: Sequence[str] = (), known: Mapping[str, tuple[str, ...]] | None = None) -> Table:
     """Read a table; `label_of` says which of its columns, by their names, has the labels, `inputs_of` which others are wanted.
 
     A first line with any cell that is not a number is the header, unless that cell is a label like those below it; so is 0,1,2 and so on, which
     pandas writes over columns without names (of three or more: 0,1 may be a row). The delimiter is the one
     of `,` `;` and tab that is most frequent in the first line. Labels are words where none of them is a number or empty.
 
-    Cells of columns that nobody wants may hold anything; they are NaN where one does.
+    Cells of columns that nobody wants may hold anything; they are NaN where one does. texts: columns of texts that are
+    categories ("*": all whose first cell is no number). known: the categories of such columns, where they were found
+    before.
 
     Raises:
         DataError: the file cannot be read, or another cell is not a number (with its row and column).
     """
     try:
         cells_in_all = _count_cells(path)
-        budget.require(COPIES * 8 * cells_in_all, f"Table {path}", "use .npy files, which are read from disk as needed, or fewer rows")
+        budget.require(COPIES * 8 * cells_in_all, f"Table {path}", FEWER)
         with open_text(path, "utf-8-sig", newline="") as file:
             first = file.readline(LONGEST_LINE)
             if len(first) == LONGEST_LINE:
@@ -70,26 +87,171 @@ def read_table(path: Path, label_of: Callable[[tuple[str, ...]], int | None],
             values = _fast(file, delimiter, header)
         label = label_of(columns)
         words = None
-        if values is None or values.shape[1] != len(columns):
-            numbers = sorted({*inputs_of(columns)} - {label})
+        numbers = {*inputs_of(columns)} - {label}
+        found = _texts(path, delimiter, columns, header, numbers, texts, known or {}) if texts or known else {}
+        if values is None or values.shape[1] != len(columns) or found:
             budget.require(NUMBER * cells_in_all, f"Table {path}, read cell by cell,", "use .npy files, or fewer rows")
             words = None if label is None else _words(_lines(path, delimiter, len(columns), header), label)
-            if words is not None and len(columns) > 1:
-                with open_text(path, "utf-8-sig", newline="") as file:
-                    values = _fast(file, delimiter, header, numbers)
-            if words is not None and values is not None and values.shape == (len(words), len(numbers)):
-                found = np.full((len(words), len(columns)), math.nan)
-                found[:, numbers] = values
-                values = found
-            else:
-                wanted = {*numbers} if words is not None or label is None else {*numbers, label}
-                values = _careful(path, delimiter, columns, header, wanted)
+            wanted = sorted((numbers | ({label} if words is None and label is not None else set())) - {*found})
+            rows = len(words) if words is not None else next((len(c.numbers) for c in found.values()), None)
+            values = _of_columns(path, delimiter, columns, header, wanted, rows)
+            for place, column in found.items():
+                values[:, place] = column.numbers
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"Table {path} cannot be read: {error}.") from None
     if len(set(columns)) != len(columns):
         twice = Counter(columns).most_common(1)[0][0]
         raise DataError(f"Table {path} has two columns {twice!r}; rename one.")
-    return Table(columns, values, label, words, counted)
+    return Table(columns, values, label, words, counted, {columns[i]: c.words for i, c in found.items()},
+                 {columns[i]: c.strange for i, c in found.items() if c.strange})
+
+
+def table_of(path: Path, columns: Mapping[str, np.ndarray], label_of: Callable[[tuple[str, ...]], int | None],
+             inputs_of: Callable[[tuple[str, ...]], list[int]], texts: Sequence[str],
+             known: Mapping[str, tuple[str, ...]]) -> Table:
+    """Columns [rows] of numbers and texts as the table that `read_table` makes of a file's.
+
+    Raises:
+        DataError: there are no rows, or a wanted column holds texts that nobody says are categories.
+    """
+    names = tuple(columns)
+    rows = len(next(iter(columns.values()), ()))
+    if not rows:
+        raise DataError(f"Table {path} has no rows.")
+    budget.require(COPIES * 8 * rows * len(names), f"Table {path}", FEWER)
+    label, values = label_of(names), np.full((rows, len(names)), math.nan)
+    found: dict[str, _Category] = {}
+    _check_named(path, names, texts)
+    for place in sorted({*inputs_of(names), *([] if label is None else [label])}):
+        name, column = names[place], columns[names[place]]
+        if column.dtype.kind != "U":
+            values[:, place] = column
+        elif place != label:
+            if name not in texts and ANY not in texts and name not in known:
+                raise DataError(f"Table {path}: the column {name!r} holds texts, which are no numbers: name it with the "
+                                "option categories where they "
+                                "are categories, or leave it out with the option inputs.")
+            different, places = np.unique(np.char.strip(column), return_inverse=True)
+            found[name] = _category(path, name, different.tolist(), places, known)
+            values[:, place] = found[name].numbers
+    words = columns[names[label]] if label is not None and columns[names[label]].dtype.kind == "U" else None
+    return Table(names, values, label, words, False, {name: c.words for name, c in found.items()},
+                 {name: c.strange for name, c in found.items() if c.strange})
+
+
+class _Category(NamedTuple):
+    """A column of texts. numbers: of each row, 0 for the `strange` cells that are not among the words."""
+
+    words: tuple[str, ...]
+    numbers: np.ndarray
+    strange: int
+
+
+def _texts(path: Path, delimiter: str, columns: tuple[str, ...], header: bool, wanted: set[int], texts: Sequence[str],
+           known: Mapping[str, tuple[str, ...]]) -> dict[int, _Category]:
+    """The columns among `wanted` that are of texts, by their places.
+
+    Raises:
+        DataError: a column that was named is not there, or one has too many different texts for categories.
+    """
+    _check_named(path, columns, texts)
+    places = [i for i in sorted(wanted) if columns[i] in texts or columns[i] in known]
+    seen: dict[int, dict[str, int]] = {}
+    cells_of: dict[int, array[int]] = {}
+    for _, cells in _lines(path, delimiter, len(columns), header):
+        if not seen:
+            more = [i for i in sorted(wanted) if ANY in texts and i not in places and not _is_number(cells[i])]
+            seen, cells_of = {i: {} for i in (*places, *more)}, {i: array("q") for i in (*places, *more)}
+            if not seen:
+                return {}
+        for i, words in seen.items():
+            cells_of[i].append(words.setdefault(cells[i].strip(), len(words)))
+    return {i: _category(path, columns[i], words, np.frombuffer(cells_of[i], np.int64), known)
+            for i, words in seen.items()}
+
+
+def _check_named(path: Path, columns: tuple[str, ...], texts: Sequence[str]) -> None:
+    lost = [name for name in texts if name not in columns and name != ANY]
+    if lost:
+        raise DataError(f"Table {path} has no column {lost[0]!r}, which the option categories names; its columns are "
+                        f"{one_line(', '.join(columns), 1000)}.")
+
+
+def _category(path: Path, name: str, words: Iterable[str], places: np.ndarray,
+              known: Mapping[str, tuple[str, ...]]) -> _Category:
+    """A column of texts: which of the different `words` each row has (DataError where these are too many for
+    categories)."""
+    order = known[name] if name in known else tuple(sorted(word for word in words if word))
+    if len(order) > MOST_WORDS or sum(map(len, order)) > MOST_LETTERS:
+        raise DataError(f"Table {path}: the column {name!r} has {len(order):,} different texts of "
+                        f"{sum(map(len, order)):,} letters, too many for "
+                        "categories; leave it out with the option inputs.")
+    number = {word: n for n, word in enumerate(order, 1)}
+    numbers = np.array([number.get(word, 0) for word in words], np.float64)[places]
+    return _Category(order, numbers, int(np.count_nonzero(numbers == 0)))
+
+
+def _of_columns(path: Path, delimiter: str, columns: tuple[str, ...], header: bool, wanted: list[int],
+                rows: int | None) -> np.ndarray:
+    """The numbers of some columns, NaN in the others; `rows`: how many there are, where somebody has gone through
+    them."""
+    found = np.full((rows or 0, len(columns)), math.nan)
+    if rows and wanted:
+        with open_text(path, "utf-8-sig", newline="") as file:
+            values = _fast(file, delimiter, header, wanted)
+        if values is None or values.shape != (rows, len(wanted)):
+            rows = None
+        else:
+            found[:, wanted] = values
+    return found if rows else _careful(path, delimiter, columns, header, {*wanted})
+
+
+class ListedFiles(NamedTuple):
+    """A table's column of file names, and its labels in words. label: which column they are."""
+
+    columns: tuple[str, ...]
+    files: tuple[str, ...]
+    label: int | None
+    labels: tuple[str, ...] | None
+
+
+def listed_files(path: Path, is_file: Callable[[str], bool], label_of: Callable[[tuple[str, ...]], int | None],
+                 wanted: Sequence[str] = ()) -> ListedFiles | None:
+    """A table as a list of files: the first column, or the one that is `wanted`, whose first cell below a header is the
+    name of one; None where there is none.
+
+    Raises:
+        DataError: the table cannot be read, or a row has no file.
+    """
+    try:
+        with open_text(path, "utf-8-sig", newline="") as file:
+            head = [file.readline(LONGEST_LINE) for _ in range(2)]
+        delimiter = max(DELIMITERS, key=head[0].count)
+        first, second = (next(csv.reader([line], delimiter=delimiter), []) for line in head)
+        header = not any(map(is_file, first))
+        sample = second if header else first
+        columns = tuple(cell.strip() for cell in first) if header else tuple(str(i) for i in range(len(first)))
+        places = [i for i, cell in enumerate(sample[:len(columns)])
+                  if is_file(cell.strip()) and (not wanted or columns[i] in wanted)]
+        if not places:
+            return None
+        place = places[0]
+        label = label_of(columns) if len(columns) > 1 else None
+        if label == place:
+            label = next((i for i in reversed(range(len(columns))) if i != place), None)
+        files, labels = [], []
+        for line, cells in _lines(path, delimiter, len(columns), header):
+            if not is_file(name := cells[place].strip()):
+                raise DataError(f"Table {path}, line {line}, column {columns[place]}: {one_line(name, SHOWN)!r} is not "
+                                "the name of such a file as "
+                                "the first row has.")
+            if label is not None and not cells[label].strip():
+                raise DataError(f"Table {path}, line {line}, column {columns[label]}: there is no label.")
+            files.append(name)
+            labels.append("" if label is None else cells[label].strip())
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"Table {path} cannot be read: {error}.") from None
+    return ListedFiles(columns, tuple(files), label, None if label is None else tuple(labels))
 
 
 def has_names(columns: tuple[str, ...]) -> bool:
@@ -176,8 +338,10 @@ def _careful(path: Path, delimiter: str, columns: tuple[str, ...], header: bool,
             rows.append(np.array([float(cells[i]) for i in order]))
         except ValueError:
             wrong = next(i for i in order if not _is_number(cells[i]))
-            raise DataError(f"Table {path}, line {line}, column {columns[wrong]}: {cells[wrong]!r} is not a number; "
-                            "replace it or leave its row out.") from None
+            raise DataError(f"Table {path}, line {line}, column {columns[wrong]}: {one_line(cells[wrong], SHOWN)!r} is "
+                            "not a number; replace it or "
+                            "leave its row out; where the column holds texts that are categories, name it with the "
+                            "option categories.") from None
     if not rows:
         raise DataError(f"Table {path} has no rows.")
     found = np.full((len(rows), len(columns)), math.nan)
