@@ -28,9 +28,14 @@ from random_strategies import CLASSES, Images, Tokens, draw
 import tileflow
 from tileflow import compiler, nn, optim
 from tileflow.executable import store
+from tileflow.loss import ClassLoss, Part, SeveralLosses, WeightedLoss
+from tileflow.loss.focal import FocalLoss
+from tileflow.loss.numbers import HuberLoss
 from tileflow.optim import schedules
+from tileflow.program.fields import Fault
 from tileflow.runtime import executable_file
 from tileflow.runtime.executable_file import Opened
+from tileflow.runtime.recipes import loss_data, loss_of
 from tileflow.system.errors import CheckpointError, ModelError, OptionError, OutOfMemoryError, TileflowError, UnsupportedError
 
 RNG = np.random.default_rng(7)
@@ -309,6 +314,27 @@ def test_a_loss_of_ones_own_is_in_the_program(tmp_path: Path) -> None:
     loaded = tileflow.load_executable(model.save(tmp_path / "loss.tileflow"))
     assert loaded.loss_name == "far()"
     assert calls(loaded, *arrays) == calls(model, *arrays)
+
+
+@pytest.mark.parametrize("loss", ["focal", "dice", "huber", "soft_cross_entropy"])
+def test_losses_by_name_are_in_executables(loss: str, tmp_path: Path) -> None:
+    model = tileflow.training_model(nn.Linear(6, 3), loss=loss)
+    arrays = X, Y if loss in ("focal", "dice") else np.full((len(X), 3), 1 / 3, np.float32)
+    calls(model, *arrays)
+    loaded = tileflow.load_executable(model.save(tmp_path / "loss.tileflow"))
+    assert type(loaded.loss) is type(model.loss)
+    assert calls(loaded, *arrays) == calls(model, *arrays)
+
+
+def test_losses_within_losses_are_data() -> None:
+    several = SeveralLosses((Part("a", 0, FocalLoss(gamma=1.0)), Part("b", 1, HuberLoss("huber", "HuberLoss", delta=2.0), 0.5)))
+    for loss in (WeightedLoss(ClassLoss()), several, WeightedLoss(several)):
+        data = json.loads(json.dumps(loss_data(loss)))
+        assert loss_of(data, 2) == loss
+    for broken in (loss_data(several), {"class": "WeightedLoss", "fields": {}}, {"class": "SeveralLosses", "fields": {"parts": [3]}},
+                   loss_data(WeightedLoss(WeightedLoss(WeightedLoss(ClassLoss()))))):
+        with pytest.raises(Fault):
+            loss_of(broken, 1)
 
 
 def test_a_plateau_goes_on_from_what_it_has_come_to(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def require_weights(opened: Opened) -> None:
 def loss_in(opened: Opened) -> Loss:
     """The loss that a training model of an executable has."""
     try:
-        return loss_of(opened.header.loss)
+        return loss_of(opened.header.loss, len(opened.header.outputs))
     except Fault as fault:
         raise opened.refused(fault) from None
 

@@ -68,21 +68,23 @@ def loss_data(loss: Loss) -> dict[str, Any]:
     return {"class": CompiledLoss.__name__, "fields": {"name": loss.name, "takes": loss.takes}}
 
 
-def loss_of(data: Any, depth: int = NESTED) -> Loss:
-    """The loss that `loss_data` wrote (Fault where it is none)."""
+def loss_of(data: Any, outputs: int, depth: int = NESTED) -> Loss:
+    """The loss that `loss_data` wrote (Fault where it is none, or of an output that is not among so many)."""
     kinds = {**LOSSES, **{k.__name__: k for k in (CompiledLoss, SeveralLosses, WeightedLoss)}}
     kind = _named(kinds, data["class"]) if type(data) is dict and data.keys() == {"class", "fields"} else None
     if kind is None or not depth:
         raise Fault("the loss", f"is {shown(data)}")
     fields = data["fields"]
     if kind is WeightedLoss:
-        return WeightedLoss(loss_of(_field(fields, "inner"), depth - 1))
+        return WeightedLoss(loss_of(_field(fields, "inner"), outputs, depth - 1))
     if kind is SeveralLosses:
         parts = _field(fields, "parts")
         if type(parts) is not list or not parts or not all(type(p) is dict and p.keys() == {"part", "loss"} for p in parts):
             raise Fault("the loss", f"is {shown(data)}")
         own = [read(p["part"], tuple[str, int, float], "the loss") for p in parts]
-        return SeveralLosses(tuple(Part(output, place, loss_of(p["loss"], depth - 1), factor)
+        if not all(0 <= place < outputs for _, place, _ in own):
+            raise Fault("the loss", f"is of an output that is not there: {shown(data)}")
+        return SeveralLosses(tuple(Part(output, place, loss_of(p["loss"], outputs, depth - 1), factor)
                                    for p, (output, place, factor) in zip(parts, own, strict=True)))
     found: Loss = read(fields, kind, "the loss")
     return found
