@@ -49,7 +49,7 @@ def _flags(parser: argparse.ArgumentParser) -> Iterator[Flag]:
     for a in parser._actions:
         if a.help != argparse.SUPPRESS:
             value = None if a.nargs == 0 else str(a.metavar or a.dest)
-            among = re.fullmatch(r"\{(.*)\}", value or "")
+            among = re.match(r"\{(.*?)\}", value or "")
             choices = list(a.choices or (among[1].split(",") if among else ()))
             says = re.split(r"[;:(]", a.help or "")[0].replace("%%", "%").strip()
             yield Flag(a.option_strings, says[:LONGEST], value, a.nargs != "?", choices, value in FILES)

@@ -32,7 +32,9 @@ class ClassWeights(Numbers):
 class LossNames(Choice):
     """A loss by name; or a mapping (as text: OUTPUT=LOSS,OUTPUT=LOSS*FACTOR) from outputs to theirs."""
 
-    metavar = "LOSS|OUTPUT=LOSS,..."
+    @property
+    def metavar(self) -> str:          # type: ignore[override]
+        return f"{super().metavar}|OUTPUT=LOSS,..."
 
     @property
     def expected(self) -> str:
