@@ -13,7 +13,7 @@ from peers import needs
 from test_amx import EMULATED, PATHS, UNIT, VECTORS
 from test_conv_last import check_laid_out, forms, last, normal
 
-from tileflow.graph import type_of
+from tileflow.graph import Op, type_of
 from tileflow.kernels.conv import tiles as conv_tiles
 from tileflow.kernels.conv import tiles_weights
 from tileflow.kernels.conv.algorithms import saved
@@ -100,14 +100,14 @@ def test_epilogue_on_finished_blocks(path: cpu.Cpu) -> None:
     scale, other = normal(37, seed=3), normal(*y.shape, seed=4)
     epilogue = Epilogue((maximum(v[0] * v[1] + v[2], v[0]),), (Along(In(3, (37,)), "channel"), Along(In(4, y.shape), "full")), y.size)
 
-    class Fused:
+    class Fused(Op):
         def infer(self, *_types: Any) -> Any:
             return (type_of(y),)
 
         def kernel(self, inputs: Any, outputs: Any, cpu: Any) -> Any:
             return forward.also(epilogue=epilogue).kernel(inputs, outputs, cpu)
 
-    got, = run_kernel(Fused(), x, w, bias, scale, other, workers=3)                                         # type: ignore[arg-type]
+    got, = run_kernel(Fused(), x, w, bias, scale, other, workers=3)
     np.testing.assert_allclose(got, np.maximum(y * scale + other, y), rtol=1e-6, atol=1e-6)
 
 
