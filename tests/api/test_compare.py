@@ -16,6 +16,7 @@ from tileflow.errors import DataError, OptionError, TileflowError
 import tileflow
 from tileflow import cli
 from tileflow.api import comparing, peers
+from tileflow.kernels.isa.features import features
 
 DRAW = np.random.default_rng(0)
 WEIGHTS = {"w": DRAW.standard_normal((4, 3)).astype(np.float32), "large": np.array(1e8, np.float32)}
@@ -141,5 +142,6 @@ def test_data_beside_the_file(tmp_path: Path) -> None:
 def test_others_software(peer: str, tmp_path: Path) -> None:
     needs(peer)
     found = tileflow.compare("digits_cnn.onnx", peers=peer, data="digits")
-    assert all(e < 1e-5 for e in found.errors[peer].values())
+    rounds = peer == "openvino" and not {"avx512bf16", "amx-bf16"}.isdisjoint(features())      # it then computes in bfloat16
+    assert all(e < (0.05 if rounds else 1e-5) for e in found.errors[peer].values())
     assert tileflow.compare(cancels(tmp_path), peers=peer).errors["tileflow"]["y"] > 0.1

@@ -1,6 +1,7 @@
 """What the pages take for granted: files and names that their code and commands read, made before they run."""
 from __future__ import annotations
 
+import importlib.util
 import struct
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,39 @@ def files(folder: Path) -> None:
             idx(folder / data / f"{part}-images-idx3-ubyte", images[: 4200 if part == "train" else 400])
             idx(folder / data / f"{part}-labels-idx1-ubyte", (labels[: 4200 if part == "train" else 400] % count).astype(np.uint8))
     np.savez(folder / "data.npz", x=images[:256, None] / np.float32(255), y=labels[:256])
+    pictures(folder, images[:40])
+    table(folder)
     for name in ("mine", "half"):
         (folder / f"{name}.toml").write_text(CHIP.format(name))
+
+
+def pictures(folder: Path, images: np.ndarray) -> None:
+    """Images in folders by class and in a list, where there is a package to write them, and a model for them."""
+    (folder / "cnn.onnx").write_bytes(Path(model_path(next(iter(PACKAGED_MODELS)))).read_bytes())
+    if importlib.util.find_spec("PIL") is None:
+        return
+    from PIL import Image
+    lines = ["file,label"]
+    for i, image in enumerate(images):
+        for data in ("photos", "new_photos"):
+            path = folder / data / ("cat", "dog")[i % 2] / f"{i}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(image.astype(np.uint8)).save(path)
+        lines.append(f"photos/{('cat', 'dog')[i % 2]}/{i}.png,{('cat', 'dog')[i % 2]}")
+    (folder / "files.csv").write_text("\n".join(lines) + "\n")
+
+
+def table(folder: Path) -> None:
+    """A table with columns of texts, where there is a package to write it, and a model for it."""
+    draw = np.random.default_rng(0)
+    weights = {"w": draw.normal(size=(3, 2)).astype(np.float32)}
+    onnx.save(model_of([node("MatMul", ["x", "w"], ["y"])], [port("x", ["N", 3])], [port("y", ["N", 2])], weights), folder / "table.onnx")
+    if importlib.util.find_spec("pyarrow") is None:
+        return
+    import pyarrow
+    from pyarrow import parquet
+    rows = {"colour": ["red", "green"] * 20, "price": np.linspace(0, 1, 40), "town": ["Oslo", "Rome", "Bonn", "Lima"] * 10, "kind": [0, 1] * 20}
+    parquet.write_table(pyarrow.table(rows), folder / "sales.parquet")
 
 
 def perceptron(path: Path) -> None:

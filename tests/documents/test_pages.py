@@ -41,6 +41,8 @@ UNTOUCHED = ("pip", "make", "git", "cd", "python")
 """Commands that change the environment, or that are run in processes of their own by other tests."""
 PEERS = {"tensorboard": "tensorboardX"}
 """Modules that a word of a command stands for."""
+PACKAGES = {"photos/": "PIL", ".parquet": "pyarrow"}
+"""Modules that data are read with."""
 
 
 def elsewhere(block: Block) -> str | None:
@@ -66,6 +68,7 @@ def missing(block: Block) -> str | None:
     if block.language == "sh":
         words = {PEERS.get(w, w) for command in commands(block) for flag in ("--with", "--log") if flag in command
                  for w in command[command.index(flag) + 1].split(",")} - {"csv", "json"}
+        words |= {package for name, package in PACKAGES.items() if name in block.text}
     else:
         words = {name for n in ast.walk(ast.parse(block.text)) if isinstance(n, (ast.Import, ast.ImportFrom))
                  for name in ([a.name for a in n.names] if isinstance(n, ast.Import) else [n.module or ""])}

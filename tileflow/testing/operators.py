@@ -80,7 +80,7 @@ def check_operator(
     Args:
         op: an operator with its attributes, or the name of one (then with the attributes of its own samples).
         samples: operands of each: shapes, (element type, shape), (element type, shape, low, high), arrays, or None. By
-        default the operator's own samples, or the same odd shape for each input.
+            default the operator's own samples, or the same odd shape for each input.
         seed: of the elements. tolerance: of outputs, in parts of their largest element. gradient: compare gradients.
 
     Raises:

@@ -35,8 +35,8 @@ def custom_op(
     for each output. PyTorch itself computes it, and its gradient, by what the declaration says in NumPy.
 
     Raises:
-        UnsupportedError: it is not declared, or given what it does not take. OptionError: an attribute is of another
-        kind.
+        UnsupportedError: it is not declared, or given what it does not take.
+        OptionError: an attribute is of another kind.
     """
     called = qualified(domain, name)
     declared: Any = OPS.get(called)
