@@ -122,44 +122,33 @@ EVERY = {
 }
 
 
-@pytest.mark.parametrize("form", [rare("compiled"), "python"])
-def test_attributes_of_all_kinds_arrive(form: str, tmp_path: Path):
+@custom.python
+def all_there(self, x):
+    return np.full_like(x, {name: getattr(self, name) for name in EVERY} == EVERY)
+
+
+@custom.compiled
+def all_there_compiled(x, y, one, whole, floats, wholes, text, texts):
+    right = one == -2.5 and whole == -5 and floats[1] == -2.0 and wholes[2] == 3 and len(floats) == 2
+    y[:] = right and text == "quotes \" ' \\ end" and texts[0] == "abc" and texts[1] == "\x01"
+
+
+@pytest.mark.parametrize("function", [rare(all_there_compiled, id="compiled"), pytest.param(all_there, id="python")])
+def test_attributes_of_all_kinds_arrive(function: Any, tmp_path: Path):
     """From a file and from layers, in Numba's code too."""
-    if form == "python":
 
-        @tileflow.operator("com.acme", "Many")
-        class Many:
-            one: float
-            whole: int
-            floats: list[float]
-            wholes: tuple[int, ...]
-            text: str
-            texts: list[str]
+    @tileflow.operator("com.acme", "Many")
+    class Many:
+        one: float
+        whole: int
+        floats: list[float]
+        wholes: tuple[int, ...]
+        text: str
+        texts: list[str]
+        forward = function
 
-            def infer(self, x):
-                return x
-
-            @custom.python
-            def forward(self, x):
-                return np.full_like(x, {name: getattr(self, name) for name in EVERY} == EVERY)
-    else:
-
-        @tileflow.operator("com.acme", "Many")
-        class Many:  # type: ignore[no-redef]
-            one: float
-            whole: int
-            floats: list[float]
-            wholes: tuple[int, ...]
-            text: str
-            texts: list[str]
-
-            def infer(self, x):
-                return x
-
-            @custom.compiled
-            def forward(x, y, one, whole, floats, wholes, text, texts):
-                right = one == -2.5 and whole == -5 and floats[1] == -2.0 and wholes[2] == 3 and len(floats) == 2
-                y[:] = right and text == "quotes \" ' \\ end" and texts[0] == "abc" and texts[1] == "\x01"
+        def infer(self, x):
+            return x
 
     onnx.save(file_with("Many", **EVERY), tmp_path / "many.onnx")
     assert (tileflow.inference_model(tmp_path / "many.onnx")(X) == 1).all()

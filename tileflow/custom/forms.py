@@ -66,8 +66,7 @@ class Custom(Op):
         told = type(self).told
         assert told is not None
         self.require_operands(told, len(types), "infer")
-        found = told(self, *types)
-        found = tuple(found) if isinstance(found, tuple | list) else (found,)
+        found = tuple(listed(told(self, *types)))
         if not found or not all(isinstance(t, TensorType) for t in found):
             raise TypeMismatchError(
                 f"its infer() must give a TensorType, or a tuple of them, not {one_line(repr(found), 120)}."
@@ -78,8 +77,7 @@ class Custom(Op):
         """What the user's `reference` says."""
         twin = type(self).twin
         assert twin is not None
-        made = twin(self, *inputs)
-        return tuple(map(np.asarray, made if isinstance(made, tuple | list) else (made,)))
+        return tuple(map(np.asarray, listed(twin(self, *inputs))))
 
     def require_operands(self, function: Callable[..., Any], count: int, what: str, more: int = 1) -> None:
         """Raise ShapeError where a function of the user's does not take so many operands, and `more` arguments before
@@ -96,23 +94,18 @@ class Custom(Op):
     ) -> Sequence[Value | None]:
         """The gradient as the user's composition puts it together."""
         assert self.backwards is not None
-        given = [
-            g if g is not None or not v.type.is_float else zeros(b, v) for g, v in zip(grads, outputs, strict=True)
-        ]
-        made = self.backwards.function(self, b, *inputs, *outputs, *given)
+        made = self.backwards.function(self, b, *inputs, *outputs, *_written_out(b, grads, outputs))
         return self.for_inputs(made, inputs, Value)
 
     def vjp_by_companion(
         self, b: Builder, grads: Sequence[Value | None], inputs: Sequence[Value | None], outputs: Sequence[Value]
     ) -> Sequence[Value | None]:
         """The gradients of all inputs that are floats, by the operator that computes them."""
-        given = [
-            g if g is not None or not v.type.is_float else zeros(b, v) for g, v in zip(grads, outputs, strict=True)
-        ]
         wanted = [v is not None and v.type.is_float for v in inputs]
         if not any(wanted):
             return [None] * len(inputs)
-        made = iter(b.emit(self.companion(operands=len(inputs), **self.attributes()), *inputs, *outputs, *given))
+        made = iter(b.emit(self.companion(operands=len(inputs), **self.attributes()), *inputs, *outputs,
+                           *_written_out(b, grads, outputs)))
         return [next(made) if w else None for w in wanted]
 
     def gradient_by_expression(
@@ -126,13 +119,18 @@ class Custom(Op):
 
     def for_inputs(self, made: Any, inputs: Sequence[Any], kind: Any) -> list[Any]:
         """What `gradient` gave, as one for each input."""
-        found = list(made) if isinstance(made, tuple | list) else [made]
+        found = listed(made)
         if len(found) != len(inputs) or not all(f is None or isinstance(f, kind) for f in found):
             raise TypeMismatchError(
                 f"{self.name}: its gradient() must give one gradient (or None) for each of {len(inputs)} inputs, not "
                 f"{one_line(repr(made), 120)}."
             )
         return found
+
+
+def _written_out(b: Builder, grads: Sequence[Value | None], outputs: Sequence[Value]) -> list[Value | None]:
+    """The outputs' gradients, zeros where nothing depends on one that may have some."""
+    return [g if g is not None or not v.type.is_float else zeros(b, v) for g, v in zip(grads, outputs, strict=True)]
 
 
 class Scalar(Custom, Elementwise):
@@ -164,7 +162,7 @@ class Scalar(Custom, Elementwise):
             raise TypeMismatchError(
                 f"its forward() does not take these element types: {one_line(error, 160)}."
             ) from None
-        found = tuple(made) if isinstance(made, tuple | list) else (made,)
+        found = tuple(listed(made))
         if not all(isinstance(e, Expr) for e in found):
             raise TypeMismatchError(
                 f"its forward() must give an expression of its inputs, or a tuple of them, not "
@@ -196,7 +194,7 @@ class Composite(Custom):
 
     def expand(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value]:
         made = self.written.function(self, b, *inputs)
-        found = list(made) if isinstance(made, tuple | list) else [made]
+        found = listed(made)
         if not all(isinstance(v, Value) for v in found):
             raise TypeMismatchError(
                 f"{self.name}: its forward() must give what the builder gave, not {one_line(repr(made), 120)}; an "
@@ -226,6 +224,13 @@ class Opaque(Custom):
         assert self.backwards is not None
         return self.backwards
 
+    @property
+    def plain(self) -> Callable[..., Any]:
+        """That function as Python has it."""
+        function = self.function.function
+        found: Callable[..., Any] = getattr(function, "py_func", function)
+        return found
+
     def kinds(self) -> dict[str, Any]:
         """The kinds of the attributes by name."""
         own: Any = type(self)
@@ -245,8 +250,7 @@ class Compiled(Opaque):
         Raises:
             ShapeError: there are others.
         """
-        function = getattr(self.function.function, "py_func", self.function.function)
-        names = list(inspect.signature(function).parameters)
+        names = list(inspect.signature(self.plain).parameters)
         count = sum(t is not None for t in inputs) + len(outputs)
         operands, more = names[:count], names[count:]
         if len(operands) < count or not set(more) <= set(self.own_attributes()):
@@ -325,8 +329,7 @@ class Compiled(Opaque):
         given, lists = self.own_attributes(), {tuple[int, ...]: np.int64, tuple[float, ...]: np.float64}
         kinds = self.kinds()
         attributes = [np.array(given[n], lists[kinds[n]]) if kinds[n] in lists else given[n] for n in more]
-        function = getattr(self.function.function, "py_func", self.function.function)
-        function(
+        self.plain(
             *(np.ascontiguousarray(a).reshape(a.shape or (1,)) for a in inputs if a is not None), *made, *attributes
         )
         return tuple(a.reshape(t.shape) for a, t in zip(made, outputs, strict=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -52,16 +53,40 @@ def _twin(leaf: Any, *args: Any) -> None:
         leaf["f8"].twin(*args)
 
 
+@dataclass(frozen=True, repr=False)
+class _Aligning(Op):
+    """Shared by the loss and its gradient: their first operands and attributes, and one table or two of all states."""
+
+    blank: int = 0
+    zero_infinity: int = 0
+
+    def _twin(self, leaf: Any, inputs: Sequence[Array | None], result: Array, tables: int) -> Array:
+        """The kernel's body, run as Python; `result` float64, which it fills."""
+        probs, targets, steps, lengths, *upper = map(present, inputs)
+        states = [np.zeros((len(probs) + 1, 2 * targets.shape[1] + 1)) for _ in range(tables)]
+        upper = [g.astype(np.float64) for g in upper]
+        _twin(leaf, probs.astype(np.float64), targets, steps, lengths, *self._flags(), *upper, result, *states, 0)
+        return result.astype(probs.dtype)
+
+    def _args(self, inputs: Types, result: Out, tables: Sequence[str]) -> list[Any]:
+        """The kernel's arguments."""
+        steps, rows, classes, labels = _sizes(inputs)
+        operands = [In(0, (steps, rows, classes)), In(1, (rows, labels)), In(2, (rows,)), In(3, (rows,))]
+        upper = [In(i, (rows,)) for i in range(4, len(inputs))]
+        states = [Scratch(name, (steps + 1, 2 * labels + 1), "f8") for name in tables]
+        return [*operands, *self._flags(), *upper, result, *states]
+
+    def _flags(self) -> tuple[int, int]:
+        return self.blank, 1 - self.zero_infinity
+
+
 @op("CTCLoss", onnx=False)
-class CTCLoss(Op):
+class CTCLoss(_Aligning):
     """-log p(targets) of each row [N], of log-probabilities [T, N, C], targets [N, S], steps [N] and lengths [N] of
     targets.
 
     zero_infinity: rows that no alignment fits have a loss and gradients of 0, not infinity and NaN.
     """
-
-    blank: int = 0
-    zero_infinity: int = 0
 
     @classmethod
     def samples(cls) -> list[Sample]:
@@ -85,22 +110,7 @@ class CTCLoss(Op):
         return (present(types[0]).with_shape((rows,)),)
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
-        probs, targets, steps, lengths = map(present, inputs)
-        loss = np.zeros(probs.shape[1])
-        alpha = np.zeros((len(probs) + 1, 2 * targets.shape[1] + 1))
-        _twin(
-            ctc_loss,
-            probs.astype(np.float64),
-            targets,
-            steps,
-            lengths,
-            self.blank,
-            1 - self.zero_infinity,
-            loss,
-            alpha,
-            0,
-        )
-        return (loss.astype(probs.dtype),)
+        return (self._twin(ctc_loss, inputs, np.zeros(present(inputs[0]).shape[1]), 1),)
 
     def vjp(
         self, b: Builder, grads: Sequence[Value | None], inputs: Sequence[Value | None], outputs: Sequence[Value]
@@ -115,30 +125,17 @@ class CTCLoss(Op):
         return counted_whole(inputs, outputs, 20.0 * steps * (2 * labels + 1))
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
-        steps, rows, classes, labels = _sizes(inputs)
+        steps, rows, _, labels = _sizes(inputs)
         if not rows:
             return []
-        args = [
-            *_operands(steps, rows, classes, labels),
-            self.blank,
-            1 - self.zero_infinity,
-            Out(0, (rows,)),
-            Scratch("alpha", (steps + 1, 2 * labels + 1), "f8"),
-        ]
+        args = self._args(inputs, Out(0, (rows,)), ("alpha",))
         return [Call(ctc_loss[outputs[0].code], args, rows, 1, STEP_NS * rows * steps * (2 * labels + 1))]
 
 
-def _operands(steps: int, rows: int, classes: int, labels: int) -> list[Any]:
-    return [In(0, (steps, rows, classes)), In(1, (rows, labels)), In(2, (rows,)), In(3, (rows,))]
-
-
 @op("CTCLossGrad", onnx=False)
-class CTCLossGrad(Op):
+class CTCLossGrad(_Aligning):
     """The gradient [N, T, C] of the log-probabilities of a CTCLoss, by the operands of that and the gradient [N] of its
     output. (It is that of the probabilities alone; softmax before them adds what it adds to any.)"""
-
-    blank: int = 0
-    zero_infinity: int = 0
 
     @classmethod
     def samples(cls) -> list[Sample]:
@@ -160,24 +157,8 @@ class CTCLossGrad(Op):
         return (present(types[0]).with_shape((rows, steps, classes)),)
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
-        probs, targets, steps, lengths, upper = map(present, inputs)
-        gradient = np.zeros((probs.shape[1], len(probs), probs.shape[2]))
-        alpha, beta = (np.zeros((len(probs) + 1, 2 * targets.shape[1] + 1)) for _ in range(2))
-        _twin(
-            ctc_gradient,
-            probs.astype(np.float64),
-            targets,
-            steps,
-            lengths,
-            self.blank,
-            1 - self.zero_infinity,
-            upper.astype(np.float64),
-            gradient,
-            alpha,
-            beta,
-            0,
-        )
-        return (gradient.astype(probs.dtype),)
+        steps, rows, classes = present(inputs[0]).shape
+        return (self._twin(ctc_gradient, inputs, np.zeros((rows, steps, classes)), 2),)
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         _, _, classes, labels = _sizes(inputs)
@@ -187,14 +168,7 @@ class CTCLossGrad(Op):
         steps, rows, classes, labels = _sizes(inputs)
         if not outputs[0].size:
             return []
-        args = [
-            *_operands(steps, rows, classes, labels),
-            self.blank,
-            1 - self.zero_infinity,
-            In(4, (rows,)),
-            Out(0, (rows, steps, classes)),
-            *(Scratch(name, (steps + 1, 2 * labels + 1), "f8") for name in ("alpha", "beta")),
-        ]
+        args = self._args(inputs, Out(0, (rows, steps, classes)), ("alpha", "beta"))
         return [Call(ctc_gradient[outputs[0].code], args, rows, 1, 2 * STEP_NS * rows * steps * (2 * labels + 1))]
 
 
@@ -226,8 +200,7 @@ class CTCBeamSearchDecoder(Op):
         if not 1 <= self.top_paths <= self.beam_width:
             raise OptionError(
                 f"the decoder keeps {self.beam_width} beams and is to give {self.top_paths} paths; it gives from 1 to "
-                f"as "
-                "many as it keeps."
+                "as many as it keeps."
             )
         found = (probs.shape[1], self.top_paths)
         counted = TensorType("int64", found)

@@ -3,7 +3,7 @@ and the tile machine sees the selects."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from ..graph import Builder, Graph, Origin, State, Value
@@ -44,7 +44,8 @@ def adapt(parts: Mapping[str, Graph], loss: Value, scaling: Scaling, micro_batch
     if scaling.automatic == "histogram":
         found = tracked(micro)
         arriving = f.input("large.contribution", NUMBER)
-        links[arriving] = _counted(micro, found, FLOAT16_MAX * scaling.bin_edge_location)
+        m, edge = Builder(micro, ORIGIN), FLOAT16_MAX * scaling.bin_edge_location
+        links[arriving] = summed_in_step(m, found, lambda v: m.CountLarge(v, edge=edge))
         large, total = w.summed(f, LARGE, arriving), micro_batches * sum(v.type.size for v in found)
     update.nodes = update.nodes[before:] + update.nodes[:before]                   # before what they decide on
     if finite is not None:
@@ -160,16 +161,15 @@ def tracked(micro: Graph) -> list[Value]:
     return found
 
 
-def _counted(micro: Graph, values: list[Value], edge: float) -> Value:
-    """How many elements of the values are at least `edge`, as an output of the micro-step."""
-    b = Builder(micro)
+def summed_in_step(b: Builder, values: Sequence[Value], measured: Callable[[Value], Value]) -> Value:
+    """The sum of a scalar of each value, an output of the builder's micro-step; each part is where its value is made."""
     total: Value | None = None
     for v in values:
-        with b.at(ORIGIN if v.producer is None else v.producer.origin):
-            count = b.CountLarge(v, edge=edge)
-            total = count if total is None else b.Add(total, count)
+        with b.at(b.origin if v.producer is None else v.producer.origin):
+            part = measured(v)
+            total = part if total is None else b.Add(total, part)
     assert total is not None
-    micro.outputs.append(total)
+    b.graph.outputs.append(total)
     return total
 
 

@@ -16,9 +16,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..system.errors import OptionError
+from .transform import square_sum
 
 if TYPE_CHECKING:
-    from ..graph import Builder, Graph, Value
+    from ..graph import Graph, Value
     from .base import Averaged
     from .optimizer import Optimizer
 
@@ -42,19 +43,19 @@ def measure(parts: Mapping[str, Graph], gradients: Sequence[Value], averaged: Av
         links: new inputs of the fold to values of the micro-step.
     """
     from ..graph import Builder, Origin
-    from .adapting import NUMBER, UpdateWriter
+    from .adapting import NUMBER, UpdateWriter, summed_in_step
 
     micro, fold, update = parts["micro"], parts["fold"], parts["update"]
     origin = Origin(("gradient noise",), "update")
     sums = [s.input for s in update.states if s.kind == "accumulator" and s.owner != "optimizer"]
-    f, w = Builder(fold, origin), UpdateWriter(update, origin)
+    m, f, w = Builder(micro, origin), Builder(fold, origin), UpdateWriter(update, origin)
     arriving = f.input("gradient_squares.contribution", NUMBER)
-    links = {arriving: _squares(Builder(micro, origin), gradients)}
+    links = {arriving: summed_in_step(m, gradients, lambda g: m.SquareSum(*[g]))}
     b, n = w.b, float(micro_batches)
     scale = b.Cast(w.scale().input, to="float64")
     unscaled = b.Mul(scale, scale)
     # Sums of n gradients, or running means of them.
-    together = b.Div(_square_sum(b, sums), b.Mul(unscaled, w.number(1.0 if averaged.running else n * n)))
+    together = b.Div(square_sum(b, sums), b.Mul(unscaled, w.number(1.0 if averaged.running else n * n)))
     single = b.Div(w.summed(f, SQUARES, arriving), b.Mul(unscaled, w.number(n)))
     signal = b.Div(b.Sub(b.Mul(together, w.number(n)), single), w.number(n - 1))
     noise = b.Mul(b.Sub(single, together), w.number(rows * n / (n - 1)))
@@ -78,25 +79,3 @@ def scale_of(states: Any) -> float | None:
     """The noise scale in rows, by a session's two states; None where the gradient is not told from its noise."""
     signal, noise = float(states[SIGNAL]), float(states[NOISE])
     return noise / signal if signal > 0 and noise >= 0 else None
-
-
-def _square_sum(b: Builder, tensors: Sequence[Value]) -> Value:
-    """The squared norm of tensors together."""
-    alike: dict[str, list[Value]] = {}
-    for x in tensors:
-        alike.setdefault(x.dtype, []).append(x)
-    found = [b.SquareSum(*same) for same in alike.values()]
-    return found[0] if len(found) == 1 else b.Sum(*found)
-
-
-def _squares(b: Builder, gradients: Sequence[Value]) -> Value:
-    """The squared norm of a micro-batch's gradients as an output of the micro-step; each part is where its gradient is
-    made."""
-    total: Value | None = None
-    for g in gradients:
-        with b.at(b.origin if g.producer is None else g.producer.origin):
-            part = b.SquareSum(*[g])
-            total = part if total is None else b.Add(total, part)
-    assert total is not None
-    b.graph.outputs.append(total)
-    return total

@@ -172,6 +172,15 @@ class AverageWeights(Transform):
         u.written[AVERAGE] = u.mix(u.slots[AVERAGE], keep, u.result, u.scalars.sub(1.0, keep))
 
 
+def square_sum(b: Builder, tensors: Sequence[Value]) -> Value:
+    """The sum of the squares of all elements of tensors, a float64 scalar: one sum for each element type, then of those."""
+    alike: dict[str, list[Value]] = {}
+    for x in tensors:
+        alike.setdefault(x.dtype, []).append(x)
+    squares = [b.SquareSum(*same) for same in alike.values()]
+    return squares[0] if len(squares) == 1 else b.Sum(*squares)
+
+
 @dataclass(frozen=True)
 class ClipByGlobalNorm(Transform):
     """direction * min(1, clip / norm), with one norm over the tensors of all weights of all groups.
@@ -187,14 +196,12 @@ class ClipByGlobalNorm(Transform):
         scalars, b = updates[0].scalars, updates[0].b
         shared = updates[0].scale
         together = all(u.scale is shared for u in updates)          # then the norm is taken of the tensors as they are, and scaled
-        tensors: dict[str, list[Value]] = {}
+        tensors = []
         for u in updates:
             with b.at(u.origin):
-                x = u.raw if u.raw is not None and together else u.top if together else u.settle()
-            tensors.setdefault(x.dtype, []).append(x)
+                tensors.append(u.raw if u.raw is not None and together else u.top if together else u.settle())
         with b.at(of_update(*(u.state for u in updates))):
-            squares = [b.SquareSum(*same) for same in tensors.values()]
-            norm = scalars.root(squares[0] if len(squares) == 1 else b.Sum(*squares))
+            norm = scalars.root(square_sum(b, tensors))
             if together:
                 norm = scalars.mul(norm, shared)
             factor = scalars.least(1.0, scalars.div(self.clip, norm if not self.epsilon else scalars.add(norm, self.epsilon)))

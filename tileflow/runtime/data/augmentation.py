@@ -13,6 +13,7 @@ from ...memory.tensor import kind_of
 from ...options.data import AUGMENTATIONS, MIXING
 from ...system.errors import OptionError
 from .dataset import Dataset, Field
+from .draws import Draws
 
 MOVED = 1 / 8
 """Of an image's side it is moved by at most."""
@@ -22,24 +23,6 @@ MIXUP_ALPHA, CUTMIX_ALPHA = 0.2, 1.0
 """Of the Beta distribution of the share of a row that stays (Zhang et al., 2018; Yun et al., 2019)."""
 ROWS, MIXES = 1, 2
 """Streams of random numbers beside that of the order of rows: of rows, and of micro-batches."""
-
-
-class Draws:
-    """Random numbers of [0, 1) that depend on seed, epoch, stream and place only, and not on NumPy's version."""
-
-    def __init__(self, seed: int, epoch: int, stream: int, place: int) -> None:
-        self._bits = np.random.Philox(key=np.array([seed, epoch], np.uint64),
-                                      counter=np.array([0, 0, place, stream], np.uint64))
-
-    def __call__(self, count: int) -> np.ndarray:
-        return (np.asarray(self._bits.random_raw(count)) >> np.uint64(11)).astype(np.float64) * 2.0 ** -53
-
-    def beta(self, alpha: float) -> float:
-        """A number of the distribution Beta(alpha, alpha), alpha at most 1 (Joehnk's algorithm)."""
-        while True:
-            x, y = (self(2) ** (1 / alpha)).tolist()
-            if 0 < x + y <= 1:
-                return float(x / (x + y))
 
 
 @dataclass(frozen=True)

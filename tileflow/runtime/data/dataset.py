@@ -16,6 +16,7 @@ from ...options.options import Options
 from ...system.errors import DataError, see
 from .classes import numbered
 from .columns import LOOKED_AT, UNKNOWN_LENGTH, Column, Known, OneHot
+from .draws import Draws
 from .scaling import Scaling, Statistics, resolve
 from .values import doubts
 
@@ -389,8 +390,7 @@ def _holds_bytes(array: np.ndarray) -> bool:
 
 def permutation(n: int, seed: int, epoch: int) -> np.ndarray:
     """A random order of 0..n-1 that depends on (seed, epoch) only: the ranks of Philox draws, stable across NumPy versions."""
-    draws = np.random.Philox(key=np.array([seed, epoch], np.uint64)).random_raw(n)
-    return np.argsort(np.asarray(draws), kind="stable")
+    return np.argsort(Draws(seed, epoch).raw(n), kind="stable")
 
 
 def _fit(what: str, field: Field, wanted: TensorType, byte_scale: float, options: Options, known: Scaling | None,

@@ -8,6 +8,7 @@ import numpy as np
 from ...system.errors import DataError
 from ...system.text import one_line
 from .classes import CHUNK
+from .draws import Draws
 
 
 class WeightedSampler:
@@ -26,8 +27,7 @@ class WeightedSampler:
         self._epoch = epoch
 
     def __iter__(self) -> Iterator[int]:
-        draws = np.random.Philox(key=np.array([self._seed, self._epoch], np.uint64)).random_raw(len(self))
-        places = (np.asarray(draws) >> np.uint64(11)).astype(np.float64) * 2.0 ** -53 * self._reached[-1]
+        places = Draws(self._seed, self._epoch)(len(self)) * self._reached[-1]
         return iter(np.minimum(np.searchsorted(self._reached, places, side="right"), len(self) - 1).tolist())
 
 
