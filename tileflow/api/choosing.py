@@ -16,7 +16,7 @@ from ..options.needs import joined
 from ..options.options import Options
 from ..options.registries import LOSSES
 from ..runtime.data import Dataset, Field
-from ..runtime.data.columns import Column, Known
+from ..runtime.data.columns import Column, Known, is_read_by_row
 from ..runtime.data.sampling import WeightedSampler, balanced, counted
 from ..runtime.labels import Fit, look, ready
 from ..runtime.source import Signature
@@ -122,7 +122,7 @@ def _of_labels(loss: str | Build, options: Options, outputs: Sequence[Value], da
 def _in_memory(data: Dataset, what: str) -> np.ndarray:
     """All labels (DataError where they are read one by one, or there are none)."""
     array = None if data.label is None else data.label.array
-    if array is None or (isinstance(array, Column) and not isinstance(array, Known)):
+    if array is None or is_read_by_row(array):
         raise DataError(f"{what} needs the labels of all rows, and data {data.name} have " + (
             "none." if array is None else "them one by one; give arrays, a table or a folder of images, or weights."))
     found = data.labels
@@ -148,7 +148,7 @@ def sampler_of(data: Dataset, options: Options, weights: Field | None) -> Weight
                             f"{labels.dtype}{list(labels.shape)}.")
         _, place, counts = np.unique(labels.reshape(-1), return_inverse=True, return_counts=True)
         return WeightedSampler(1.0 / counts[place], options.seed)
-    if weights is None or (isinstance(weights.array, Column) and not isinstance(weights.array, Known)):
+    if weights is None or is_read_by_row(weights.array):
         raise DataError(f"{what} draws rows by their weights, which data {data.name} " + (
             "do not have; give sample_weight." if weights is None else "have one by one; give arrays or a table."))
     drawn = np.asarray(weights.array[:] if data.rows is None else weights.array[data.rows], np.float64).reshape(-1)

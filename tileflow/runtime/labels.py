@@ -16,7 +16,7 @@ from ..options.options import Options
 from ..system.errors import DataError
 from .data import Dataset, Scaling
 from .data.classes import CHUNK, from_one_hot, renumbered
-from .data.columns import Column, Known, OneHot, one_hot
+from .data.columns import Column, OneHot, is_read_by_row, one_hot
 from .source import Source
 
 
@@ -164,7 +164,7 @@ def _chunks(dataset: Dataset) -> Iterator[tuple[int, np.ndarray]]:
     """Labels in parts, each with the number of its first row."""
     assert dataset.label is not None
     array, step = dataset.label.array, max(1, CHUNK // max(1, prod(dataset.label.sample)))
-    if isinstance(array, Column) and not isinstance(array, Known):
+    if is_read_by_row(array):
         for row in dataset.looked_at().tolist():
             yield row, dataset.part(np.array([row])).labels
         return

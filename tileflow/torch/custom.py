@@ -17,7 +17,7 @@ from ..graph.op import qualified
 from ..graph.region import computed, evaluated
 from ..importers.onnx.domains.marks import CALL, DOMAIN, PRINT
 from ..ops.ctc import CTCBeamSearchDecoder, CTCLoss
-from ..ops.hosted import FUNCTIONS, HostFunction
+from ..ops.hosted import FUNCTIONS, HostFunction, listed
 from ..ops.printing import PrintTensor
 from ..system.errors import OptionError, UnsupportedError
 from .annotations import exporting
@@ -150,7 +150,7 @@ class HostModule:
         if exporting() is None:
             return made
         several = isinstance(made, tuple | list)
-        types = tuple(_type(t) for t in (made if several else (made,)))
+        types = tuple(_type(t) for t in listed(made))
         op, token = HostFunction(self._computed, types), secrets.token_hex(16)
         self._kept.append(op)
         FUNCTIONS[token] = op
@@ -160,7 +160,7 @@ class HostModule:
     def _computed(self, *arrays: np.ndarray) -> list[np.ndarray]:
         with torch.no_grad():
             made = self.function(*(tensor_of(np.array(a)) for a in arrays))
-        return [array_of(t) for t in (made if isinstance(made, tuple | list) else (made,))]
+        return [array_of(t) for t in listed(made)]
 
 
 def _type(tensor: torch.Tensor) -> TensorType:
@@ -175,6 +175,11 @@ def _dtype(t: TensorType) -> torch.dtype:
     return tensor_of(np.zeros(0, t.numpy)).dtype
 
 
+def _array(tensor: torch.Tensor) -> np.ndarray:
+    """A tensor's elements, C-contiguous."""
+    return np.ascontiguousarray(array_of(tensor)).reshape(tensor.shape)
+
+
 def _outputs(op: Op, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     graph = Graph(op.name)
     b = Builder(graph)
@@ -187,7 +192,7 @@ class _Computed(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, op: Op, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        found = _outputs(op, [np.ascontiguousarray(array_of(t)).reshape(t.shape) for t in tensors])
+        found = _outputs(op, [_array(t) for t in tensors])
         made = tuple(tensor_of(a) for a in found)
         ctx.op = op
         ctx.save_for_backward(*tensors, *made)
@@ -195,13 +200,13 @@ class _Computed(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
-        saved = [np.ascontiguousarray(array_of(t)).reshape(t.shape) for t in ctx.saved_tensors]
+        saved = [_array(t) for t in ctx.saved_tensors]
         count = len(saved) - len(grads)
         graph = Graph(f"gradient of {ctx.op.name}")
         b = Builder(graph)
         inputs: list[Value | None] = [b.input(f"x{i}", type_of(a)) for i, a in enumerate(saved[:count])]
         outputs = [b.input(f"y{i}", type_of(a)) for i, a in enumerate(saved[count:])]
-        given = [None if g is None else np.ascontiguousarray(array_of(g)).reshape(g.shape) for g in grads]
+        given = [None if g is None else _array(g) for g in grads]
         upper = [None if g is None else b.input(f"g{i}", type_of(g)) for i, g in enumerate(given)]
         made = _gradients(ctx.op, b, upper, inputs, outputs)
         graph.outputs = [v for v in made if v is not None]

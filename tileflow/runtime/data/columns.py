@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -134,6 +134,11 @@ class Known(Column):
 
     def looked_at(self) -> np.ndarray:
         return np.arange(self.length)
+
+
+def is_read_by_row(array: Any) -> TypeGuard[Column]:
+    """A part of rows that are read one by one, so that not all of it is at hand."""
+    return isinstance(array, Column) and not isinstance(array, Known)
 
 
 def one_hot(numbers: np.ndarray, classes: int) -> np.ndarray:

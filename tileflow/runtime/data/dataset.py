@@ -15,7 +15,7 @@ from ...memory.types import TensorType
 from ...options.options import Options
 from ...system.errors import DataError, see
 from .classes import numbered
-from .columns import LOOKED_AT, UNKNOWN_LENGTH, Column, Known, OneHot
+from .columns import LOOKED_AT, UNKNOWN_LENGTH, Column, Known, OneHot, is_read_by_row
 from .draws import Draws
 from .scaling import Scaling, Statistics, resolve
 from .values import doubts
@@ -236,8 +236,7 @@ class Dataset:
 
     def looked_at(self) -> np.ndarray:
         """Numbers of the rows that may be read to say what the data are like: all of arrays."""
-        column = next((f.array for f in self.tensors if isinstance(f.array, Column) and not isinstance(f.array, Known)),
-                      None)
+        column = next((f.array for f in self.tensors if is_read_by_row(f.array)), None)
         if column is None:
             return np.arange(len(self))
         if self.rows is None:
