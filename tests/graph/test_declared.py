@@ -1,6 +1,7 @@
 """What every operator declares is made true: values, gradients and tile plans, generated from its samples."""
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import zlib
@@ -24,7 +25,12 @@ from tileflow.graph.composite import declares
 from tileflow.importers.onnx import import_graph, wrap_model
 from tileflow.importers.onnx.site import field_types
 from tileflow.passes.autograd import gradients
-from tileflow.system.errors import TypeMismatchError, UnsupportedError
+from tileflow.program.batching import Batching
+from tileflow.program.program import Program
+from tileflow.runtime.executable import make_engine
+from tileflow.runtime.host import Host
+from tileflow.state import Session
+from tileflow.system.errors import TileflowError, TypeMismatchError, UnsupportedError
 from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.machine import analyze
 
@@ -273,3 +279,27 @@ def test_tiles_can_execute_the_plan(case: Case) -> None:
     feeds = {f"x{i}": a[None] for i, a in enumerate(case.arrays()) if a is not None}
     report = exact.check(analyze(alone_on_tiles(case.op, tuple(case.types)), SMALL), feeds=feeds)
     assert report.ok, report.to_text()
+
+
+# ---- what no kernel computes is refused -----------------------------------------------------------------------------------------
+
+@paths.exhaustive
+@pytest.mark.parametrize("kind", ["int32", "bool"])
+def test_integers_in_the_place_of_floats_are_refused_or_have_kernels(kind: str) -> None:
+    accepted = 0
+    for case in cases():
+        if not case.name.endswith("-0") or not any(t is not None and t.is_float for t in case.types):
+            continue
+        graph = Graph(case.name)
+        b = Builder(graph)
+        types = [t if t is None or not t.is_float else t.with_dtype(kind) for t in case.types]
+        operands = [None if t is None else b.input(f"x{i}", t) for i, t in enumerate(types)]
+        try:
+            graph.outputs = list(b.emit(case.op, *operands))
+            program = Program.of(graph, Batching(1))
+        except (AssertionError, TileflowError):
+            continue
+        accepted += 1
+        with contextlib.suppress(TileflowError):
+            make_engine(program, Session(), host=Host(threads=1))
+    assert accepted > 20, "nothing was left to compile"

@@ -14,8 +14,8 @@ from ..kernels.determinant import determinant, determinant_gradient
 from ..kernels.machine.call import Call, In, Out
 from ..kernels.machine.call import Work as Scratch
 from ..memory.types import TensorType
-from ..system.errors import ShapeError, TypeMismatchError
-from .shape import present
+from ..system.errors import ShapeError
+from .shape import check_float, present
 
 if TYPE_CHECKING:
     from ..graph.builder import Builder
@@ -28,8 +28,7 @@ LARGEST = 64
 
 def _matrices(x: TensorType) -> tuple[int, int]:
     """How many square matrices, and their rows. Raises an error that names what does not fit."""
-    if not x.is_float:
-        raise TypeMismatchError(f"the input is {x.dtype}; it must be a float type.")
+    check_float(x)
     if x.rank < 2 or x.shape[-1] != x.shape[-2]:
         raise ShapeError(f"the last two axes of {list(x.shape)} make no square matrices.")
     return math.prod(x.shape[:-2]), x.shape[-1]

@@ -16,8 +16,8 @@ from ..kernels.machine.leaf import scalar_word
 from ..kernels.move import copy_call, fill_call
 from ..kernels.random import UNIT, dropout, dropout_mask, threshold, uniform_bits
 from ..memory.types import TensorType
-from ..system.errors import OptionError, TypeMismatchError
-from .shape import Shape, present
+from ..system.errors import OptionError
+from .shape import Shape, check_float, present
 
 if TYPE_CHECKING:
     from ..graph.builder import Builder
@@ -43,8 +43,7 @@ class _Masked(Op):
 
     def check(self, x: TensorType) -> None:
         """Raise an error that names what does not fit."""
-        if not x.is_float:
-            raise TypeMismatchError(f"the input is {x.dtype}; it must be a float type.")
+        check_float(x)
         if not 0 <= self.ratio <= 1:
             raise OptionError(f"ratio {self.ratio} is not a share of the elements; it must lie from 0 to 1.")
 

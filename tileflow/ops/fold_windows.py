@@ -13,7 +13,7 @@ from ..memory.types import TensorType
 from ..system.errors import ShapeError, TypeMismatchError
 from .pool import taps_of
 from .resize import SparseRows, interpolated
-from .shape import Shape, present
+from .shape import Shape, check_float, present
 from .window import Windows, windows
 
 if TYPE_CHECKING:
@@ -47,8 +47,7 @@ class Col2Im(Op):
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         x, win = present(types[0]), self.windows()
-        if not x.is_float:
-            raise TypeMismatchError(f"the input is {x.dtype}; it must be a float type.")
+        check_float(x)
         taps, count = math.prod(win.kernel), math.prod(win.out)
         if x.rank != 3 or x.shape[1] % taps or x.shape[2] != count:
             raise ShapeError(f"the input is {x}; for images {list(self.image_shape)} and blocks {list(self.block_shape)} it must be [n, c * {taps}, "

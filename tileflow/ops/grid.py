@@ -13,7 +13,7 @@ from ..kernels.elementwise.expr import Var
 from ..memory.types import TensorType
 from ..system.errors import ShapeError, TypeMismatchError, UnsupportedError
 from .sampled import TAPS, sampled
-from .shape import Shape, present
+from .shape import Shape, check_float, present
 
 if TYPE_CHECKING:
     from ..graph.builder import Builder
@@ -93,8 +93,7 @@ class AffineGrid(Op):
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         theta, axes = present(types[0]), len(self.size) - 2
-        if not theta.is_float:
-            raise TypeMismatchError(f"theta is {theta.dtype}; it must be a float type.")
+        check_float(theta, "theta")
         if axes not in (2, 3) or theta.shape != (self.size[0], axes, axes + 1) or min(self.size) < 0:
             raise ShapeError(f"theta {list(theta.shape)} and size {list(self.size)} do not fit: for a size [n, c, h, w] theta must be [n, 2, 3], for "
                              "[n, c, d, h, w] [n, 3, 4].")

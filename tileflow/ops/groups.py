@@ -18,7 +18,7 @@ from ..kernels.norm.groups import group_norm_calls, group_norm_grad_calls
 from ..memory.types import TensorType, type_of
 from ..system.errors import ShapeError, TypeMismatchError, UnsupportedError
 from .norm import BatchNormalization, statistics_of
-from .shape import Shape, present
+from .shape import Shape, check_float, present
 
 if TYPE_CHECKING:
     from ..graph.builder import Builder
@@ -221,6 +221,7 @@ class GroupNormalizationGrad(_Groups):
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         x, scale = present(types[1]), present(types[2])
         assert types[0] == x, types
+        check_float(x)
         self.grouped(x)
         if not types[3] == types[4] == self.kept(x):
             raise TypeMismatchError(f"the statistics are {types[3]} and {types[4]}; for the input {x} they must be {self.kept(x)}.")

@@ -11,10 +11,10 @@ from ..graph.op import Op, op
 from ..graph.sample import Sample, sample
 from ..kernels.elementwise.expr import Expr, Var, abs_, equal, pow_, sqrt, where
 from ..memory.types import TensorType
-from ..system.errors import ShapeError, TypeMismatchError, UnsupportedError
+from ..system.errors import ShapeError, UnsupportedError
 from .pool import AveragePool, Windowed
 from .pool_volume import average_pool
-from .shape import normal_axis, present
+from .shape import check_float, normal_axis, present
 
 if TYPE_CHECKING:
     from ..graph.builder import Builder
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
 
 def _check(x: TensorType, p: int) -> None:
-    if not x.is_float:
-        raise TypeMismatchError(f"the input is {x.dtype}; it must be a float type.")
+    check_float(x)
     if p < 1:
         raise ShapeError(f"p is {p}; it must be at least 1.")
 

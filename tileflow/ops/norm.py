@@ -20,18 +20,12 @@ from ..kernels.norm.planar import CHANNELS, ROWS, norm_leaf, own_scratch
 from ..kernels.reduce import reduce_calls
 from ..memory.types import TensorType, type_of
 from ..system.errors import ShapeError, TypeMismatchError, UnsupportedError
-from .shape import Shape, normal_axis, present
+from .shape import Shape, check_float, normal_axis, present
 
 if TYPE_CHECKING:
     from ..graph.builder import Builder
     from ..graph.graph import Value
     from ..kernels.isa.cpu import Cpu
-
-
-def check_float(x: TensorType) -> None:
-    """Raise TypeMismatchError unless the kernels have this type."""
-    if not x.is_float:
-        raise TypeMismatchError(f"the input is {x.dtype}; it must be a float type.")
 
 
 def _work(x: TensorType, kept: Shape, arrays: int, smalls: int, outputs: int, small_outputs: int, flops: float, name: str,
@@ -217,6 +211,7 @@ class BatchNormalizationGrad(Op):
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         x, scale = present(types[1]), present(types[2])
         assert types[0] == x, types
+        check_float(x)
         if not types[3] == types[4] == statistics_of(x):
             raise TypeMismatchError(f"the statistics are {types[3]} and {types[4]}; for the input {x} they must be {statistics_of(x)}.")
         return x, scale, scale
@@ -370,6 +365,7 @@ class LayerNormalizationGrad(RowNorm):
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         x, scale = present(types[1]), present(types[2])
         assert types[0] == x, types
+        check_float(x)
         assert types[3] == types[4] == self.statistic(x), types
         return x, scale, scale
 

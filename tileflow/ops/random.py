@@ -20,7 +20,7 @@ from ..kernels.machine.call import Call, In, Micro, Out, Seed
 from ..kernels.random import UNIT, first_above, random_bits, uniform_bits
 from ..memory.types import FLOATS, TensorType
 from ..system.errors import OptionError, ShapeError, TypeMismatchError
-from .shape import Shape, present
+from .shape import Shape, check_float, present
 
 if TYPE_CHECKING:
     from ..graph.builder import Builder
@@ -172,8 +172,7 @@ class Bernoulli(Op):
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         x = present(types[0])
-        if not x.is_float:
-            raise TypeMismatchError(f"the input is {x.dtype}; it must be a float type.")
+        check_float(x)
         return (x.with_dtype(self.dtype or x.dtype),)
 
     def expand(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value]:
@@ -195,6 +194,7 @@ class FirstAbove(Op):
         totals, marks = present(types[0]), present(types[1])
         assert totals.rank == marks.rank == 2, f"{marks} in {totals}"
         assert (totals.dtype, totals.shape[0]) == (marks.dtype, marks.shape[0]), f"{marks} in {totals}"
+        check_float(totals, "the first input")
         return (marks.with_dtype("int64"),)
 
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
@@ -238,8 +238,7 @@ class Multinomial(Op):
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         x = present(types[0])
-        if not x.is_float:
-            raise TypeMismatchError(f"the input is {x.dtype}; it must be a float type.")
+        check_float(x)
         if x.rank != 2 or not x.shape[1]:
             raise ShapeError(f"the input {list(x.shape)} must be rows of at least one class.")
         if self.sample_size < 0 or self.dtype not in ("int32", "int64"):

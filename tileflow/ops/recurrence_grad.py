@@ -17,9 +17,10 @@ from ..kernels.recurrent.backward import backward_leaf, backward_scratch_element
 from ..kernels.recurrent.panels import PanelLayout, padded, panel_width
 from ..kernels.recurrent.steps import most_rows
 from ..memory.types import TensorType
+from ..system.errors import TypeMismatchError
 from .cells import GATES, Cell
 from .recurrence import RecurrenceSizes, Recurrent, Turns, alone, apply, panel_calls, result_of, slope
-from .shape import present
+from .shape import check_float, present
 
 if TYPE_CHECKING:
     from ..kernels.isa.cpu import Cpu
@@ -61,6 +62,10 @@ class RecurrenceGrad(Recurrent):
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         s, y, cell = self.sizes_of(types), present(types[Y]), self.cells()[0]
+        check_float(y)
+        for t in (*types[:LENGTHS], *types[H0:]):
+            if t is not None and t.dtype != y.dtype:
+                raise TypeMismatchError(f"the states are {y.dtype} and another input {t.dtype}; they must have one float type.")
         assert s.directions == self.directions, f"{y} beside {self.directions} directions"
         assert present(types[RECORD]).shape == self.along(s, cell.recorded * s.hidden), f"{types[RECORD]} beside {y}"
         assert present(types[R]).shape == (s.directions, cell.gates * s.hidden, s.hidden), f"{types[R]} beside {y}"

@@ -18,7 +18,7 @@ from ..kernels.machine.call import Call, In, Out
 from ..kernels.repeat import repeat_calls, repeat_sum_calls
 from ..memory.types import TensorType
 from ..system.errors import ShapeError, TypeMismatchError, UnsupportedError
-from .shape import Shape, normal_axes, present
+from .shape import Shape, check_float, normal_axes, present
 
 if TYPE_CHECKING:
     from ..graph.builder import Builder
@@ -87,6 +87,7 @@ class Interpolate(Op):
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         x, start, _, weight, back, *_ = map(present, types)
         assert weight.dtype == x.dtype, types
+        check_float(x)
         assert back.shape[0] - 1 == x.shape[self.axis], types
         return (x.with_shape((*x.shape[:self.axis], start.shape[0] - 1, *x.shape[self.axis + 1:])),)
 
@@ -217,6 +218,7 @@ class RepeatGrad(Op):
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         g = present(types[0])
+        check_float(g, "the gradient")
         apart = self._apart(g.shape)
         return (g.with_shape((*apart[:self.axis], apart[self.axis + 1], *apart[self.axis + 3:])),)
 

@@ -19,8 +19,8 @@ from ..kernels.norm.rms import rms_leaf
 from ..kernels.reduce import reduce_calls
 from ..memory.types import TensorType
 from ..system.errors import ShapeError, UnsupportedError
-from .norm import RowNorm, check_float
-from .shape import normal_axis, present
+from .norm import RowNorm
+from .shape import check_float, normal_axis, present
 
 if TYPE_CHECKING:
     from ..graph.builder import Builder
@@ -100,6 +100,7 @@ class RMSNormalizationGrad(RowNorm):
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         x, scale = present(types[1]), present(types[2])
         assert types[0] == x, types
+        check_float(x)
         assert types[3] == self.statistic(x), types
         return x, scale
 

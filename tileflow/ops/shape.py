@@ -31,6 +31,12 @@ def present(x: T | None) -> T:
     return x
 
 
+def check_float(x: TensorType, what: str = "the input") -> None:
+    """Raise TypeMismatchError unless `x` has an element type of floats; `what`: which operand, for the sentence."""
+    if not x.is_float:
+        raise TypeMismatchError(f"{what} is {x.dtype}; it must be a float type.")
+
+
 def normal_axis(axis: int, rank: int) -> int:
     """`axis` counted from the front. Raises ShapeError outside -rank..rank-1."""
     if not -rank <= axis < rank:

@@ -12,8 +12,8 @@ from ..graph.op import Op, op
 from ..graph.sample import Sample, sample
 from ..kernels.elementwise.expr import Var
 from ..memory.types import TensorType
-from ..system.errors import ShapeError, TypeMismatchError
-from .shape import normal_axis, present
+from ..system.errors import ShapeError
+from .shape import check_float, normal_axis, present
 
 if TYPE_CHECKING:
     from ..graph.builder import Builder
@@ -121,8 +121,7 @@ def _sized(b: Builder, x: Value, axis: int, n: int) -> Value:
 
 
 def _check(x: TensorType, what: str) -> None:
-    if not x.is_float:
-        raise TypeMismatchError(f"the {what} is {x.dtype}; it must be a float type.")
+    check_float(x, f"the {what}")
     if x.rank < 2 or x.shape[-1] not in (1, 2):
         raise ShapeError(f"the {what} is {x}; its last dimension must be 1 (real numbers) or 2 (real and imaginary parts).")
 

@@ -13,8 +13,7 @@ from ..graph.work import LETTERS, Axis, Operand, Reduce, Work, counted
 from ..kernels.machine.call import Call
 from ..kernels.rows import row_calls
 from ..memory.types import TensorType
-from ..system.errors import TypeMismatchError
-from .shape import normal_axis, present
+from .shape import check_float, normal_axis, present
 
 if TYPE_CHECKING:
     from ..graph.builder import Builder
@@ -55,8 +54,7 @@ class _AlongAxis(Op):
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         x = present(types[0])
-        if not x.is_float:
-            raise TypeMismatchError(f"the input is {x.dtype}; it must be a float type.")
+        check_float(x)
         normal_axis(self.axis, x.rank)
         assert all(t == x for t in types), types
         return (x,)
