@@ -106,13 +106,15 @@ PLANAR_WEIGHTS = (
 
 def choose(p: ConvProblem, dtype: str, path: Cpu, among: Sequence[Algorithm] = CHANNELS_LAST) -> Algorithm:
     """The cheapest algorithm that serves; at least one does."""
-    return min((a for a in among if a.serves(p, dtype, path)), key=lambda a: a.cost(p, dtype, path))
+    by = path.yardstick
+    return min((a for a in among if a.serves(p, dtype, by)), key=lambda a: a.cost(p, dtype, by))
 
 
 def choose_weights(p: ConvProblem, dtype: str, path: Cpu, among: Sequence[WeightGradient] = CHANNELS_LAST_WEIGHTS, *,
                    biased: bool = False) -> WeightGradient:
     """Likewise for the gradient of the weights of `p`, and of the bias where `biased`."""
-    return min((a for a in among if a.serves(p, dtype, path) and (a.biases or not biased)), key=lambda a: a.cost(p, dtype, path))
+    by = path.yardstick
+    return min((a for a in among if a.serves(p, dtype, by) and (a.biases or not biased)), key=lambda a: a.cost(p, dtype, by))
 
 
 def saved(p: ConvProblem, dtype: str, path: Cpu, *, of_weights: bool = False) -> float:
@@ -121,6 +123,7 @@ def saved(p: ConvProblem, dtype: str, path: Cpu, *, of_weights: bool = False) ->
         return 0.0
     if dtype in HALVES:                                      # planar images are turned before and after
         return 1.2 * TURN * 2 * (p.elements_in + p.elements_out)
+    path = path.yardstick
     pairs: Any = (CHANNELS_LAST_WEIGHTS, PLANAR_WEIGHTS, choose_weights) if of_weights else (CHANNELS_LAST, PLANAR, choose)
     last, planes, cheapest = pairs
     return float(cheapest(p, dtype, path, planes).cost(p, dtype, path) - cheapest(p, dtype, path, last).cost(p, dtype, path))
@@ -128,6 +131,7 @@ def saved(p: ConvProblem, dtype: str, path: Cpu, *, of_weights: bool = False) ->
 
 def saved_by_stem(p: ConvProblem, dtype: str, path: Cpu) -> float:
     """Likewise of a convolution from planes to channels-last results against planar ones."""
+    path = path.yardstick
     return choose(p, dtype, path, PLANAR).cost(p, dtype, path) - stem.cost(p, dtype, path) if p.flops else 0.0
 
 
@@ -136,6 +140,7 @@ def takes_halves(p: ConvProblem, dtype: str, path: Cpu, *, of_weights: bool = Fa
 
     With few channels float32 does better, widened before, and so it does where it needs fewer products (winograd).
     """
+    path = path.yardstick
     if p.depthwise or of_weights:
         return (p.groups if p.depthwise else p.c) >= tiles.NARROWEST
     if tiles.serves(p, dtype, path):

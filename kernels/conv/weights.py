@@ -174,17 +174,28 @@ def cost(p: ConvProblem, dtype: str, path: cpu.Cpu) -> float:
     return p.flops / (speed(summed(dtype), path) * RATE * filled(p.c, p.oc, summed(dtype), path))
 
 
+def _channels(p: ConvProblem, wide: int) -> int:
+    """Channels of a unit, whole panels of `wide` each."""
+    panels = -(-p.c // wide)
+    return max(-(-panels // UNITS), min(panels, -(-ROWS // (p.taps * wide)))) * wide
+
+
+def _cut(p: ConvProblem, made: str, path: cpu.Cpu) -> tuple[int, int]:
+    """In how many blocks pixels are summed, and of how many shares the sums are: bits follow from these."""
+    filters, parts = -(-p.oc // path.tile.rows) * path.tile.rows, -(-p.c // _channels(p, width(made, path)))
+    blocks = -(-p.n * p.pixels_out // max(64, min(PIXELS, FILTERS // (filters * itemsize(made)))))
+    return blocks, min(blocks, max(1, -(-UNITS // (parts * p.groups))))
+
+
 def calls(p: ConvProblem, dtype: str, path: cpu.Cpu, *, biased: bool) -> list[Call]:
     """dw [groups * oc, c, *taps] (output 0) and, when `biased`, db (1) of the convolution `p` from x (input 0) and dy (1)."""
     made = summed(dtype)
     size, wide, rows = itemsize(made), width(made, path), path.tile.rows
     filters, panels, total = -(-p.oc // rows) * rows, -(-p.c // wide), p.n * p.pixels_out
-    most = max(64, min(PIXELS, FILTERS // (filters * size)))
-    blocks = -(-total // most)
+    blocks, shares = _cut(p, made, path.yardstick)
     pixels = -(-total // blocks)
-    channels = max(-(-panels // UNITS), min(panels, -(-ROWS // (p.taps * wide)))) * wide
+    channels = _channels(p, wide)
     parts = -(-p.c // channels)
-    shares = min(blocks, max(1, -(-UNITS // (parts * p.groups))))
     block = p.groups * panels * p.taps * filters * wide
     biases = p.groups * p.oc
     dw = Work("weights", (shares * block,), made)

@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from .features import features, tiles_granted, x86
-from .paths import PATHS, PRECISIONS, Cpu
+from .paths import PATHS, PORTABLE, PRECISIONS, Cpu, portable
 
-__all__ = ["PATHS", "PRECISIONS", "Cpu", "available", "current", "features", "forced", "precision"]
+__all__ = ["PATHS", "PORTABLE", "PRECISIONS", "Cpu", "available", "current", "features", "forced", "precision"]
 
 _forced: list[Cpu] = []
 _precision: list[str] = []
@@ -23,7 +23,11 @@ def available() -> tuple[str, ...]:
 def current() -> Cpu:
     """The path new kernels are compiled for: the fastest available one unless `forced`, at the chosen `precision`."""
     path = _forced[-1] if _forced else PATHS[available()[0]]
-    return replace(path, precision=_precision[-1]) if path.amx and _precision else path
+    if not _precision:
+        return path
+    if _precision[-1] == PORTABLE:
+        return portable(path)
+    return replace(path, precision=_precision[-1]) if path.amx else path
 
 
 @contextmanager
@@ -42,9 +46,10 @@ def forced(path: str | Cpu) -> Iterator[Cpu]:
 
 @contextmanager
 def precision(name: str) -> Iterator[None]:
-    """Do float32 products with this precision in kernels made within the block: one of PRECISIONS. Without tiles all are the same."""
-    if name not in PRECISIONS:
-        raise ValueError(f"precision {name!r} is none of {', '.join(PRECISIONS)}")
+    """Compute with this precision in kernels made within the block: one of PRECISIONS, of float32 products, all the same without
+    tiles; or PORTABLE."""
+    if name not in (*PRECISIONS, PORTABLE):
+        raise ValueError(f"precision {name!r} is none of {', '.join((*PRECISIONS, PORTABLE))}")
     _precision.append(name)
     try:
         yield

@@ -54,6 +54,7 @@ class Cpu:
     pairs: bool = False                    # products of bfloat16 pairs in vectors, summed in float32
     integer_bytes: int = 16                # of a register of integers
     vnni: bool = False                     # products of four bytes in vectors, summed in int32
+    portable: bool = field(default=False, repr=False)       # choose as every path does (`portable`); the code chosen is what it was
 
     @property
     def amx(self) -> bool:
@@ -69,6 +70,11 @@ class Cpu:
     def multiplies_halves(self) -> bool:
         """Whether float16 vectors are multiplied and added as they are (tiles mostly come with that, but not by themselves)."""
         return self.half or (self.tiles == "amx" and "avx512fp16" in features())
+
+    @property
+    def yardstick(self) -> Cpu:
+        """The path by whose rates and registers algorithms and lengths of sums are chosen, which bits follow from."""
+        return PATHS["avx512"] if self.portable else self
 
     @property
     def label(self) -> str:
@@ -115,3 +121,17 @@ PATHS = {
                    frozenset(), "generic", _X86),
 }
 """All paths, fastest first. "generic" is every other CPU: x86 before AVX, and NEON."""
+PORTABLE = "portable"
+"""In the place of one of PRECISIONS: whatever is computed has the bits that it has on every path with fused multiply-adds."""
+_PAIRED = replace(PATHS["avx2"], name="avx2_paired", vector_bytes=64, registers=8, tile=Tile(6, 1, (2, 2)))
+"""Vectors of 64 bytes in two registers each: what is summed by lanes is summed by as many as AVX-512 has."""
+
+
+def portable(path: Cpu) -> Cpu:
+    """The path whose bits every path with fused multiply-adds can have, on the processor of this one, which has them.
+
+    No tiles and no arithmetic of 16 bits, whose sums are others; products of bytes are exact in whatever instructions.
+    """
+    assert path.fma, path
+    wide = PATHS["vnni" if path.vnni else "avx512"] if path.vector_bytes == 64 else _PAIRED
+    return replace(wide, rates=_WIDE.rates, small_caches=False, portable=True)

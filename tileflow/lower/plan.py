@@ -137,12 +137,12 @@ class Plan:
 
 
 @without_collector
-def make_plan(program: Program, workers: int, precision: str = "highest", detect_anomaly: bool = False) -> Plan:
-    """Lower a program for `workers` threads, with float32 products of that precision (`kernels.isa.cpu.precision`).
+def make_plan(program: Program, workers: int, arithmetic: str = "highest", detect_anomaly: bool = False) -> Plan:
+    """Lower a program for `workers` threads, computed in this arithmetic (`kernels.isa.cpu.precision`).
 
     detect_anomaly: the first operator that makes NaN or an infinity fails (see `lower.anomaly`).
     """
-    with cpu.precision(precision):
+    with cpu.precision(arithmetic):
         setting = PassSetting(cpu.current())
         program = host_program(program, setting)
         program = replace(program, schedule=in_one_memory(program.schedule))

@@ -74,6 +74,9 @@ class Options(Settings, RunOptions, LoopOptions, MachineOptions, ExecutionOption
         if not self.autocast_enabled and (self.precision.endswith("mixed") or self.autocast):
             given = f"precision {self.precision}" if self.precision.endswith("mixed") else "autocast"
             raise OptionError(f"Option {given} casts automatically, which autocast_enabled = false forbids; leave one of them out.")
+        if self.bits == "portable" and self.matmul_precision != "highest":
+            raise OptionError(f"Option matmul_precision {self.matmul_precision!r} is for products in tiles, which bits 'portable' does without; "
+                              "leave one of them out.")
         if strange := [name for name in self.augment if name not in AUGMENTATIONS]:
             raise OptionError(f"Option augment takes {', '.join(AUGMENTATIONS)}, not {strange[0]!r}.")
         if len(self.image_size) > 2:

@@ -21,6 +21,7 @@ as in Lightning and in Hugging Face's trainers."""
 Precision = Literal["32", "64", "16-mixed", "bf16-mixed", "16-true", "bf16-true"]
 HalfFloatCasting = Literal["activation", "upcast"]
 MatmulPrecision = Literal["highest", "high", "medium"]
+Bits = Literal["path", "portable"]
 OnNewShape = Literal["error", "compile"]
 
 
@@ -63,6 +64,10 @@ class RunOptions:
     matmul_precision: MatmulPrecision = _option(
         "highest", Choice(get_args(MatmulPrecision)), "how float32 products are computed by CPUs with bfloat16 tiles "
         "(AMX): with float32's accuracy, with about 16 bits, or with 8; other CPUs always compute them in float32")
+    bits: Bits = _option(
+        "path", Choice(get_args(Bits)), "whose bits results have: path: those of this CPU's fastest instructions, the "
+        "same for every number of threads; portable: the same on AVX2, AVX-512 and AMX as well, without their tiles and "
+        "arithmetic in 16 bits")
     detect_anomaly: bool = _option(
         False, Flag(), "end with the name of the first operator, forward or backward, that makes NaN or an infinity; "
         "slower, the same bits", free=True, live=True)

@@ -37,7 +37,7 @@ def kept_engine(program: str, session: Session, initial: Mapping[str, np.ndarray
     check_environment()
     if not keeps(host):
         return None
-    image = store.load(image_key(program, pool.start_threads(host.threads), host.matmul_precision, final))
+    image = store.load(image_key(program, pool.start_threads(host.threads), host.arithmetic, final))
     if image is None or (image.lane_bytes and lanes_fit(image.lane_bytes) != image.several):
         return None
     budget.require(budget.needs(image.needs, image.states, session), image.training, image.iterations)

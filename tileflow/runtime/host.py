@@ -4,7 +4,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ..kernels.isa import cpu
 from ..options.options import Options
+from ..system.errors import UnsupportedError
 
 Progress = Callable[[str, int, int], None]
 """Called with (what, done, total) while kernels are compiled."""
@@ -14,16 +16,21 @@ Progress = Callable[[str, int, int], None]
 class Host:
     """What of the options says how a program runs on this computer.
 
-    threads: None: as many workers as can run at once. matmul_precision: how float32 products are computed where the CPU
-        has tiles.
+    threads: None: as many workers as can run at once. arithmetic: how float32 products are computed where the CPU has
+        tiles, or cpu.PORTABLE.
     seed: that of random streams. detect_anomaly: the first operator that makes NaN or an infinity ends the call.
     """
 
     threads: int | None = None
-    matmul_precision: str = "highest"
+    arithmetic: str = "highest"
     seed: int = 0
     detect_anomaly: bool = False
 
     @classmethod
     def of(cls, options: Options) -> Host:
-        return cls(options.threads, options.matmul_precision, options.seed, options.detect_anomaly)
+        """As the options have it. Raises UnsupportedError where bits are to be portable and this CPU has none that are."""
+        if options.bits == "portable" and not (path := cpu.current()).fma:
+            raise UnsupportedError(f"Option bits 'portable' needs fused multiply-adds, and of this CPU only the {path.label} kernels "
+                                   "can run, which do without; leave it out, or use a CPU with AVX2.")
+        arithmetic = options.matmul_precision if options.bits == "path" else options.bits
+        return cls(options.threads, arithmetic, options.seed, options.detect_anomaly)

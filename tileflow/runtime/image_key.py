@@ -34,15 +34,15 @@ def program_digest(program: Program) -> str | None:
     return hashlib.sha256(json.dumps([found, sorted(codes.items())]).encode()).hexdigest()
 
 
-def image_key(program: str, workers: int, precision: str, final: frozenset[str]) -> str:
+def image_key(program: str, workers: int, arithmetic: str, final: frozenset[str]) -> str:
     """The key of a program's Image on this computer.
 
     Args:
         program: its digest.
-        precision: how float32 products are computed where the CPU has tiles.
+        arithmetic: how float32 products are computed where the CPU has tiles, or cpu.PORTABLE.
         final: outputs of which a call keeps the last micro-batch only.
     """
-    with cpu.precision(precision):
+    with cpu.precision(arithmetic):
         path = asdict(cpu.current())
         target = asdict(Target.of(cpu.current()))
     made = json.dumps([program, image_code(), path, target, cpu.features(), workers, final], default=sorted)

@@ -22,7 +22,7 @@ from .image_key import image_key
 
 def plan_of(program: Program, host: Host) -> Plan:
     """A program lowered for this computer."""
-    return make_plan(program, pool.start_threads(host.threads), host.matmul_precision, host.detect_anomaly)
+    return make_plan(program, pool.start_threads(host.threads), host.arithmetic, host.detect_anomaly)
 
 
 def lowered_engine(program: Program, digest: str | None, session: Session, initial: Mapping[str, np.ndarray],
@@ -37,6 +37,6 @@ def lowered_engine(program: Program, digest: str | None, session: Session, initi
     with seldom():
         compile_all(list(leaves.values()), progress)
     if digest is not None and not hosts:
-        store.save(image_key(digest, plan.workers, host.matmul_precision, final), image)
+        store.save(image_key(digest, plan.workers, host.arithmetic, final), image)
     return Engine(image, session, [leaves[name].address for name in image.kernels], host.seed, host.detect_anomaly,
                   hosts)
