@@ -52,7 +52,7 @@ def run(threads: int | None, runs: int) -> list[Bridge]:
         model = tileflow.torch.training_model(net, tileflow.Options(threads=threads or 1), torch.optim.AdamW(net.parameters(), lr=1e-4))
         model(x, y)
         engine, arrays = model.compiled, (x.numpy(), y.numpy())
-        pairs = [(_seconds(lambda: model(x, y)), _seconds(lambda: engine(*arrays))) for _ in range(10 * runs + 1)][1:]
+        pairs = [(_seconds(model, x, y), _seconds(engine, *arrays)) for _ in range(10 * runs + 1)][1:]
         ours, own = (statistics.median(pair[side] for pair in pairs) for side in (0, 1))
         found.append(Bridge(f"{layers} layers of {width}, {rows} rows", sum(1 for _ in net.parameters()), threads or 1, ours, own,
                             statistics.median(a / b for a, b in pairs), statistics.median(a - b for a, b in pairs)))
@@ -76,7 +76,7 @@ def _network(torch: Any, layers: int, width: int) -> Any:
     return Residual()
 
 
-def _seconds(call: Callable[[], Any]) -> float:
+def _seconds(call: Callable[..., Any], *arguments: Any) -> float:
     began = time.perf_counter()
-    call()
+    call(*arguments)
     return time.perf_counter() - began
