@@ -6,6 +6,7 @@
     python -m bench busy --models DIR                  # beside other processes and under quotas
     python -m bench importing                          # from ONNX files to plans
     python -m bench strategies                         # a pipeline beside one IPU, two replicas beside one
+    python -m bench bridge                             # a PyTorch module's call beside the engine's own
     python -m bench compare before.json after.json     # two files of --json
     python -m bench tile-choices --write docs/precision.md
     python -m bench precision --write docs/precision.md          # accuracy and loss of training in 16 bits against float32
@@ -22,6 +23,7 @@ from typing import Any
 from . import (
     again,
     arena,
+    bridge,
     busy,
     compare,
     hardware,
@@ -46,7 +48,7 @@ OTHERS: dict[str, Callable[[int | None, int], Iterable[Any]]] = {"startup": star
                                                                  "limits": limits.run, "arena": arena.run, "again": again.run,
                                                                  "rows": rows.run,
                                                                  "loading": loading.run, "importing": importing.run,
-                                                                 "strategies": strategies.run}
+                                                                 "strategies": strategies.run, "bridge": bridge.run}
 """Cases without a peer."""
 VERBS = {"busy": busy.main, "compare": compare.main, "models": real.main, "precision": precision.main, "startup": startup.main, "table": table.main,
          "tile-choices": tile_choices.main}

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 import ml_dtypes
 import numpy as np
@@ -61,6 +62,12 @@ class Scope:
     def rebatched(self) -> bool:
         """The file was written for another batch."""
         return self.first is not None
+
+    @cached_property
+    def normalises_by_batch(self) -> bool:
+        """The file was written for training: a batch normalisation in it uses the batch's own statistics."""
+        return any(node.op_type == "BatchNormalization" and any(a.name == "training_mode" and a.i for a in node.attribute)
+                   for nodes in (self.model.proto.graph.node, *(f.node for f in self.model.proto.functions)) for node in nodes)
 
     # Names enter
 

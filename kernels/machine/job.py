@@ -16,13 +16,14 @@ _DONE, _LATE, _FAILED, _HOST = range(4)
 
 
 def run(table: Table, workers: int = 1, *, slice_ns: int = SLICE_NS, stop: Callable[[], bool] | None = None,
-        pool: pools.Pool | None = None) -> Failure | bool:
+        pool: pools.Pool | None = None, seen: Callable[[np.ndarray], None] | None = None) -> Failure | bool:
     """Run a sealed table from its start, on the caller's thread and at most `workers` - 1 helpers. One thread at a time may run a table.
 
     Args:
         slice_ns: nanoseconds after which Python gets the word, between two rows and never within a `hold`.
         stop: asked then, and once more at the end; once true the job is given up.
         pool: the process's, where none is given.
+        seen: called after each slice with the boards of the table's tasks, [tasks, words].
 
     Returns:
         True: it came to its end. False: it was given up. Else the row that failed.
@@ -37,18 +38,20 @@ def run(table: Table, workers: int = 1, *, slice_ns: int = SLICE_NS, stop: Calla
         if table.boards is None:
             table.boards = pools.Boards(count)
         own = table.boards
-        return _run(table, 1, slice_ns, stop, pool, own.address, lambda: own.words)
+        return _run(table, 1, slice_ns, stop, pool, own.address, lambda: own.words, seen)
     try:
-        return _run(table, workers, slice_ns, stop, pool, pool.board(at), lambda: pool.words(at, count))
+        return _run(table, workers, slice_ns, stop, pool, pool.board(at), lambda: pool.words(at, count), seen)
     finally:
         pool.give_back(at, count)
 
 
 def _run(table: Table, workers: int, slice_ns: int, stop: Callable[[], bool] | None, pool: pools.Pool, root: int,
-         words: Callable[[], np.ndarray]) -> Failure | bool:
+         words: Callable[[], np.ndarray], seen: Callable[[np.ndarray], None] | None) -> Failure | bool:
     drive, tasks, count = driver().drive, table.address, len(table.tasks)
     while True:
         state = drive(pool.address, root, count, tasks, pool.allowed(workers), slice_ns)
+        if seen is not None:
+            seen(words())
         if state == _DONE:
             if stop is not None:
                 stop()

@@ -1,13 +1,16 @@
 """What the environment asks of a process: reports of what is compiled, a trace of what is done, the log."""
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import os
 import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,6 +60,35 @@ def test_a_trace(tmp_path: Path):
     assert not spans.is_open()
     with spans.span("after"):
         assert not spans.is_open()
+
+
+@pytest.mark.parametrize(("threads", "strategy"), [(1, {}), (2, {}), (3, {"strategy": "pipelined", "auto_pipeline": 2, "gradient_accumulation": 4})])
+def test_a_trace_shows_rows_by_name_and_changes_no_number(tmp_path: Path, threads: int, strategy: dict[str, Any]):
+    """Forward, backward and update, within the call's span, one after the other in each task; none without being asked."""
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((4, 4)).astype(np.float32), rng.integers(0, 3, 4)
+    net = network()
+    plain, watched = (tileflow.training_model(copy.deepcopy(net), tileflow.Options(threads=threads, **strategy))
+                      for _ in range(2))
+    for model, rows in ((plain, False), (watched, True)):
+        model.compile(x, y)
+        with tileflow.trace(tmp_path / f"{rows}.json", rows=rows):
+            model(x, y)
+    assert all(np.array_equal(a, watched.state_dict()[name]) for name, a in plain.state_dict().items())
+    found = {rows: json.loads((tmp_path / f"{rows}.json").read_text())["traceEvents"] for rows in (False, True)}
+    assert not [e for e in found[False] if e.get("cat") == "row"]
+    spent = [e for e in found[True] if e.get("cat") == "row"]
+    current = watched.programs.current
+    assert current is not None
+    nodes = {str(owner) for owner in current.engine.image.owners if owner.operator == "Gemm"}
+    assert nodes
+    said = " ".join(e["name"] for e in spent)
+    assert all(name in said for name in nodes), (nodes, said)
+    call = next(e for e in found[True] if e["name"] == "training call")
+    assert all(call["ts"] <= e["ts"] and e["ts"] + e["dur"] <= call["ts"] + call["dur"] for e in spent)
+    for track in {e["tid"] for e in spent}:
+        own = sorted((e["ts"], e["dur"]) for e in spent if e["tid"] == track)
+        assert all(a + took <= b + 1e-6 for (a, took), (b, _) in pairwise(own))
 
 
 def test_a_trace_that_cannot_be_written(tmp_path: Path):

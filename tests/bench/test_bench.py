@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from peers import needs
 from places import ROOT
 
 from bench import __main__ as bench
-from bench import compare, pairs, real, rows, startup, table
+from bench import bridge, compare, pairs, real, rows, startup, table
 from bench.cases import cases
 from bench.kinds import KINDS, Unsupported, problem
 from bench.kinds.base import some
@@ -295,6 +296,19 @@ def test_a_case_from_the_command_line(capfd: pytest.CaptureFixture[str]) -> None
     if data["machine"]["versions"]["torch"]:
         assert found["ratio"] == pytest.approx(found["peer_s"] / found["ours_s"])
         assert found["error_peer"] < 1e-6
+
+
+def test_what_the_bridge_adds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both sides of a small network, and the promise that its size has; of a long step it is the ratio."""
+    needs("torch")
+    needs("onnxscript")
+    monkeypatch.setattr(bridge, "SHAPES", bridge.SHAPES[:1])
+    found, = bridge.run(1, 1)
+    assert found.bridge > 0
+    assert found.engine > 0
+    assert (found.tensors, found.threads) == (6, 1)
+    assert found.to_text().endswith("us (at most 100 us more)")
+    assert replace(found, engine=0.006).to_text().endswith("us (at most 1.05)")
 
 
 def test_a_missing_peer_is_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

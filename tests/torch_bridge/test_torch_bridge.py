@@ -363,3 +363,39 @@ def test_numbers_that_forward_changes_are_refused_where_results_depend_on_them(r
     else:
         first = model(x, y)
         assert model(x, y) < first
+
+
+class Scoped(nn.Module):
+    """Products in bfloat16 within PyTorch's own scope, the rest as it is; `whole`: the last one, too."""
+
+    def __init__(self, whole: bool) -> None:
+        super().__init__()
+        self.first, self.last, self.whole = nn.Linear(4, 8), nn.Linear(8, 3), whole
+
+    def forward(self, x: Any, y: Any) -> Any:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            h = torch.relu(self.first(x))
+            z = self.last(h) if self.whole else h
+        z = z.float() if self.whole else self.last(z.float())
+        return {"z": z, "loss": F.mse_loss(z, y)}
+
+
+@pytest.mark.parametrize(("whole", "exporter"), [(False, "torch.export"), (True, "TorchScript")])
+def test_scopes_of_autocast_are_pytorchs(whole: bool, exporter: str):
+    net = Scoped(whole)
+    other, (x, y) = copy.deepcopy(net), pair()
+    model = training_model(net, optimizer=sgd(net), exporter=exporter)
+    for _ in range(4):
+        ours, theirs = model(x, y), step(other, x, y)
+        torch.testing.assert_close(ours["z"], theirs["z"].detach(), rtol=2 ** -7, atol=2 ** -9)  # bfloat16 has 8 bits
+        torch.testing.assert_close(ours["loss"], theirs["loss"].detach(), rtol=1e-4, atol=1e-6)
+    types = [node.op.to for node in model.compiled.program.micro.nodes if type(node.op).__name__ == "Cast"]
+    assert "bfloat16" in types                              # the scope was exported, and not left out
+    for name, weight in net.named_parameters():
+        torch.testing.assert_close(weight, other.get_parameter(name), rtol=2 ** -7, atol=1e-4)
+
+
+def test_an_exporter_that_there_is_not_is_refused():
+    with pytest.raises(OptionError, match=r"^exporter is 'torch.export' or 'TorchScript', not 'torchscript'\.$"):
+        inference_model(nn.Linear(4, 3), exporter="torchscript")
+    assert inference_model(nn.Linear(4, 3), exporter="TorchScript")(torch.ones(2, 4)).shape == (2, 3)

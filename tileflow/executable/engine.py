@@ -11,6 +11,8 @@ from ..kernels.machine.status import NAN, NOT_FINITE
 from ..kernels.machine.table import Failure, Table
 from ..state import Session
 from ..system.errors import TrainingError
+from ..system.spans import shows_rows
+from . import timeline
 from .failure import anomaly, bad_gradient, failed_leaf, lost, overflow
 from .hosts import HostedRow, Sayings, bound
 from .image import DONE, DUE, LAST, MICRO, STREAMS, UPDATE, Image, Owner, Rows, Span
@@ -164,7 +166,10 @@ class Engine:
         Raises:
             TrainingError: a row failed.
         """
-        ended = run(self.table, self.image.workers, slice_ns=SLICE_NS, stop=stop)
+        if shows_rows():
+            ended = run(self.table, self.image.workers, slice_ns=timeline.SLICE_NS, stop=stop, seen=timeline.Timeline(self.table))
+        else:
+            ended = run(self.table, self.image.workers, slice_ns=SLICE_NS, stop=stop)
         if isinstance(ended, Failure):
             raise self._failure(ended.status, ended.owner)
         return ended

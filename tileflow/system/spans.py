@@ -23,10 +23,13 @@ from .files import replace_by
 
 TRACE = "TILEFLOW_TRACE"
 """The environment variable that names a file for the trace of the whole process."""
+ROWS = "TILEFLOW_TRACE_ROWS"
+"""The environment variable that has that trace show what calls compute, row by row."""
 MOST = 1_000_000
 """Spans that a trace holds; what comes after them is counted only."""
-KINDS = ("compile", "call", "data", "checkpoint", "mark")
-"""What spans are told apart as: compiling, calls of models, making and awaiting batches, writing checkpoints, and a user's own marks."""
+KINDS = ("compile", "call", "row", "data", "checkpoint", "mark")
+"""What spans are told apart as: compiling, calls of models, what calls compute, making and awaiting batches, writing checkpoints, and a user's own
+marks."""
 
 
 class Trace:
@@ -36,8 +39,8 @@ class Trace:
         ReportError: the file cannot be written.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+    def __init__(self, path: str | os.PathLike[str], rows: bool = False) -> None:
+        self.path, self.rows = Path(path), rows
         self.events: list[tuple[str, str, int, int, int]] = []
         """Name, kind, begin and duration in nanoseconds, thread."""
         self.left_out = 0
@@ -61,13 +64,13 @@ class Trace:
         except OSError as error:
             raise ReportError(f"The trace cannot be written to {self.path} ({error.strerror or error}).") from None
 
-    def add(self, name: str, kind: str, begin: int, end: int) -> None:
-        """A span, in nanoseconds of `time.perf_counter_ns`."""
+    def add(self, name: str, kind: str, begin: int, end: int, track: int | None = None) -> None:
+        """A span, in nanoseconds of `time.perf_counter_ns`; of this thread, or of a task of a program."""
         if len(self.events) >= MOST:
             self.left_out += 1
             return
-        thread = threading.get_ident()
-        self._threads.setdefault(thread, threading.current_thread().name)
+        thread = threading.get_ident() if track is None else 1 + track
+        self._threads.setdefault(thread, threading.current_thread().name if track is None else f"rows of task {track}")
         self.events.append((name, kind, begin, end - begin, thread))
 
     def content(self) -> dict[str, Any]:
@@ -82,20 +85,35 @@ class Trace:
 _open: list[Trace] = []
 
 
-def trace(path: str | os.PathLike[str]) -> Trace:
+def trace(path: str | os.PathLike[str], rows: bool = False) -> Trace:
     """A trace of what this process does within the block, written to `path` at its end: calls of models, compiling, batches, checkpoints, and the
     marks of `span`, for https://ui.perfetto.dev.
 
         with tileflow.trace("trace.json"):
             for x, labels in loader:
                 model(x, labels)
+
+    rows: what calls compute, too, by operators and the names of their nodes, a track for each task. Calls then stop after every row of some
+    microseconds (shorter ones share a span) and take longer; their numbers stay the same.
     """
-    return Trace(path)
+    return Trace(path, rows)
 
 
 def is_open() -> bool:
     """Whether anything is measured."""
     return bool(_open)
+
+
+def shows_rows() -> bool:
+    """Whether what calls compute is measured row by row."""
+    return any(one.rows for one in _open)
+
+
+def add_row(name: str, begin: int, end: int, task: int) -> None:
+    """What a task of a call has computed between two moments of `time.perf_counter_ns`, for the traces that show it."""
+    for one in _open:
+        if one.rows:
+            one.add(name, "row", begin, end, task)
 
 
 def span(name: str, kind: str = "mark") -> AbstractContextManager[None]:
@@ -118,6 +136,6 @@ def from_environment() -> None:
     """Begin the trace that the environment names, which ends with this process."""
     path = os.environ.get(TRACE)
     if path and not any(one.path == Path(path) for one in _open):
-        begun = Trace(path)
+        begun = Trace(path, os.environ.get(ROWS) == "1")
         begun.__enter__()
         atexit.register(begun.close)

@@ -5,7 +5,7 @@ import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -43,6 +43,8 @@ class Executor:
         optimizer: Any = None,
         exporter: Exporter | None = None,
     ) -> None:
+        if exporter not in (None, *get_args(Exporter)):
+            raise OptionError(f"exporter is {' or '.join(map(repr, get_args(Exporter)))}, not {exporter!r}.")
         self.model, self.options, self.training = module, options, training
         self._optimizer, self._exporter = optimizer, exporter
         self._parameters = [p.name for p in inspect.signature(module.forward).parameters.values()

@@ -420,6 +420,8 @@ OWN_ENVIRONMENT = (
           "training-2, …; for the option `machine`, by default a GC200."),
     _none("TILEFLOW_TRACE", "A file: what this process does when (compiling, calls, batches, checkpoints, marks) is written there at its end, for "
           "https://ui.perfetto.dev. `with tileflow.trace(\"trace.json\")` does it for a part."),
+    _none("TILEFLOW_TRACE_ROWS", "1: that trace shows what calls compute, too, by operators and names of nodes; "
+          "`tileflow.trace(\"trace.json\", rows=True)` does it for a part."),
 )
 """tileflow's own."""
 
