@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..options.options import Options
+from ..program.dealing import Share
 
 Progress = Callable[[str, int, int], None]
 """Called with (what, done, total) while kernels are compiled."""
@@ -17,12 +18,14 @@ class Host:
     threads: None: as many workers as can run at once. matmul_precision: how float32 products are computed where the CPU
         has tiles.
     seed: that of random streams. detect_anomaly: the first operator that makes NaN or an infinity ends the call.
+    share: which replicas are computed here, where processes train together.
     """
 
     threads: int | None = None
     matmul_precision: str = "highest"
     seed: int = 0
     detect_anomaly: bool = False
+    share: Share | None = None
 
     @classmethod
     def of(cls, options: Options) -> Host:

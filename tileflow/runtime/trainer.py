@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import sys
 import threading
 import time
@@ -13,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ..collective import current
 from ..executable.engine import Engine
 from ..memory import budget
 from ..memory.tensor import kind_of
@@ -22,7 +25,7 @@ from ..optim import noise
 from ..optim.scaling import LOSS_SCALE
 from ..optim.schedules import Run
 from ..options.options import Options
-from ..system.errors import CheckpointError, DataError, Interrupted, OptionError, TileflowError, TrainingError, WeightsLostError
+from ..system.errors import CheckpointError, DataError, Interrupted, OptionError, ProcessError, TileflowError, TrainingError, WeightsLostError
 from ..system.files import require_space
 from ..system.text import one_line
 from .averages import averaged
@@ -34,6 +37,7 @@ from .data.augmentation import Augmentation
 from .data.sampling import WeightedSampler
 from .data.values import doubts
 from .evaluate import Evaluator
+from .exchange import same
 from .failure import none_counted, untrained
 from .fingerprint import changed_attributes, differences, fingerprint, loss_scaling
 from .history import Epoch, Running
@@ -89,8 +93,12 @@ class Trainer:
         """Somebody was told that lengths change."""
         self._evaluated, self._figures = -1, dict[str, float | None]()
         """The update at which the test data were measured last, and what was found."""
+        self._group = current()
         self._stop = threading.Event()
-        self.loader.stop = self._stop.is_set
+        """The run ends early: of several processes, all have agreed to."""
+        self._asked = self._stop if self._group is None else threading.Event()
+        """A signal asks this process to end."""
+        self.loader.stop = self._stop.is_set if self._group is None else None
         self.evaluator = Evaluator(self.model, self.callbacks.compiling, lambda: self._stop.is_set())
         self.run_handle = TrainingRun(self.model, self.folder, self.options, self.callbacks.say, self.options.epochs, rates=self.rates,
                                       history=self.history)
@@ -134,7 +142,7 @@ class Trainer:
 
     def _compile(self, step: Step, model: TrainingModel) -> None:
         per_epoch = None if self.train.is_open and self.options.max_batches is None else self.schedule.length
-        model.stop = lambda: self._stop.is_set()
+        model.stop = lambda: self._asked.is_set()
         ends = [n for n in (self.options.max_updates, None if per_epoch is None else self.options.epochs * per_epoch) if n is not None]
         model.run = Run(min(ends, default=None), per_epoch)
         try:
@@ -160,8 +168,12 @@ class Trainer:
             CheckpointError: a checkpoint would not fit on the disk, which is found before anything is trained, or cannot be written.
         """
         require_space(self.folder, sum(a.nbytes for a in self.session.lasting().values()), "A checkpoint of this run")
+        if self._group is not None:
+            made = json.dumps(self._fingerprint, sort_keys=True, default=str)
+            same(self._group, {"set of data or options": hashlib.sha256(made.encode()).hexdigest()})
         self._begin()
-        with asked_by_signals(self._stop):
+        self._agree()
+        with asked_by_signals(self._asked):
             try:
                 if self._is_due:                    # an evaluation that somebody interrupted
                     self._between()
@@ -171,7 +183,7 @@ class Trainer:
                     self._epoch()
             except BaseException as error:
                 if isinstance(error, Exception) and not isinstance(error, DataError):
-                    if isinstance(error, WeightsLostError):
+                    if isinstance(error, (WeightsLostError, ProcessError)):
                         error.add_note(self._last_good())
                     elif self.session.updates:
                         error.add_note(self._save_failed())
@@ -241,6 +253,7 @@ class Trainer:
             self.begun += 1
             self.callbacks.call("on_epoch_begin", self.epoch, self.run_handle.metrics)
             self._carry_out()
+            self._agree()
         if self._ends_now:
             return
         batches = iter(self.loader)
@@ -340,6 +353,7 @@ class Trainer:
             self._note(figures)
             self.callbacks.call("on_evaluate_end", self._tested())
         self._carry_out()
+        self._agree()
         every = self.options.save_every_updates
         if every and self.session.updates % every == 0 and not self._stop.is_set():
             self.save()
@@ -355,6 +369,26 @@ class Trainer:
         if failed is not None:
             raise failed
         self._carry_out()
+        self._agree()
+
+    def _agree(self) -> None:
+        """What callbacks of the first process have decided holds in all, and a signal to one asks all."""
+        if self._group is None:
+            return
+        run, session = self.run_handle, self.session
+        told = self._group.told({"stopped": run.stopped, "by": run.stopped_by, "rates": run.chosen_rates, "states": session.version}, "decisions")
+        run.stopped, run.stopped_by = told["stopped"], told["by"]
+        for role, rate in told["rates"].items():
+            if not self._group.is_first and run.chosen_rates.get(role) != rate:
+                self.model.optimizer.set_number(role, rate)
+                run.chosen_rates[role] = rate
+        if self._group.any(session.version != told["states"], "weights that a callback has set"):
+            for array in session.lasting().values():
+                flat = array.reshape(-1).view(np.uint8)
+                flat[:] = self._group.allgather(flat, "weights that a callback has set")[0]
+            session.version = told["states"]
+        if self._group.any(self._asked.is_set(), "a request to end"):
+            self._stop.set()
 
     def _carry_out(self) -> None:
         """Save what callbacks have asked for, the run's own checkpoint last. What fails stays asked for."""
@@ -409,7 +443,10 @@ class Trainer:
         while first < updates and not self._ends_now:
             now, every = self.session.updates, (self.options.eval_every if self.test is not None else None, self.options.save_every_updates)
             ends = [now - now % n + n for n in every if n]
-            if (asked := self.callbacks.next_update(now)) is not None:
+            asked = self.callbacks.next_update(now)
+            if self._group is not None:
+                asked = self._group.told(asked, "when callbacks have the word")
+            if asked is not None:
                 ends.append(asked)
             self._call(model, batch, first, min([updates, *(first + end - now for end in ends)]), short)
             first = model.engine.completed
@@ -428,6 +465,8 @@ class Trainer:
             raise
         seconds = time.perf_counter() - began
         engine = model.engine
+        if self._group is not None and engine.completed < last_update:
+            self._stop.set()
         accumulation = model.program.batching.per_update
         rows = self.train.counted(batch) if self.train.whole else model.program.batching.micro_batch
         updates = engine.completed - first_update
@@ -494,6 +533,8 @@ class Trainer:
     def save(self, name: str = CHECKPOINT) -> Path:
         """Write weights, optimizer states, the position in the data and what callbacks have come to; returns the checkpoint's path."""
         path, run = self.folder / name, self.run_handle
+        if self._group is not None and not self._group.is_first:
+            return path
 
         def write() -> None:
             plain, arrays = self.callbacks.state()
