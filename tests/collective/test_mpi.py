@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from tileflow.errors import OptionError
 
 from tileflow import collective
-from tileflow.errors import OptionError
 
 SCRIPT = Path(__file__).parent / "mpi_script.py"
 

@@ -61,7 +61,7 @@ from ..system.files import remove_link
 from ..system.text import one_line
 from .choosing import chosen_loss, fit_of, sampler_of, with_weights
 from .executables import named
-from .heard import Heard
+from .heard import Heard, Quiet
 from .inference import measured, preprocessing_of, report_foreign
 from .models import Modelish, by_name, chosen_optimizer, chosen_options, source_of
 from .page import write_page
@@ -132,7 +132,7 @@ def train(model: Modelish | None = None, options: Options | None = None, *more: 
     check_replicas(chosen)
     group = current()
     if group is not None and not group.is_first:
-        told = Callbacks()
+        told = Quiet()
     task = _Run(model, chosen, data, test_data, collate_fn, optimizer, built, metrics, told, sample_weight)
     try:
         return _tried(task) if chosen.fast_dev_run else _train(task)

@@ -2,8 +2,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import sys
 import threading
 import time
@@ -28,6 +26,7 @@ from ..options.options import Options
 from ..system.errors import CheckpointError, DataError, Interrupted, OptionError, ProcessError, TileflowError, TrainingError, WeightsLostError
 from ..system.files import require_space
 from ..system.text import one_line
+from .agreement import agree, same_run
 from .averages import averaged
 from .callbacks.logs import Logs
 from .callbacks.run import Request, TrainingRun, kept_name
@@ -37,7 +36,6 @@ from .data.augmentation import Augmentation
 from .data.sampling import WeightedSampler
 from .data.values import doubts
 from .evaluate import Evaluator
-from .exchange import same
 from .failure import none_counted, untrained
 from .fingerprint import changed_attributes, differences, fingerprint, loss_scaling
 from .history import Epoch, Running
@@ -169,8 +167,7 @@ class Trainer:
         """
         require_space(self.folder, sum(a.nbytes for a in self.session.lasting().values()), "A checkpoint of this run")
         if self._group is not None:
-            made = json.dumps(self._fingerprint, sort_keys=True, default=str)
-            same(self._group, {"set of data or options": hashlib.sha256(made.encode()).hexdigest()})
+            same_run(self._group, self._fingerprint)
         self._begin()
         self._agree()
         with asked_by_signals(self._asked):
@@ -375,18 +372,7 @@ class Trainer:
         """What callbacks of the first process have decided holds in all, and a signal to one asks all."""
         if self._group is None:
             return
-        run, session = self.run_handle, self.session
-        told = self._group.told({"stopped": run.stopped, "by": run.stopped_by, "rates": run.chosen_rates, "states": session.version}, "decisions")
-        run.stopped, run.stopped_by = told["stopped"], told["by"]
-        for role, rate in told["rates"].items():
-            if not self._group.is_first and run.chosen_rates.get(role) != rate:
-                self.model.optimizer.set_number(role, rate)
-                run.chosen_rates[role] = rate
-        if self._group.any(session.version != told["states"], "weights that a callback has set"):
-            for array in session.lasting().values():
-                flat = array.reshape(-1).view(np.uint8)
-                flat[:] = self._group.allgather(flat, "weights that a callback has set")[0]
-            session.version = told["states"]
+        agree(self._group, self.run_handle, self.session)
         if self._group.any(self._asked.is_set(), "a request to end"):
             self._stop.set()
 
