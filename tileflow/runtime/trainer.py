@@ -16,7 +16,6 @@ import numpy as np
 from ..collective import current
 from ..executable.engine import Engine
 from ..memory import budget
-from ..memory.tensor import kind_of
 from ..metrics import accuracy_counts
 from ..metrics.named import Function, name_of
 from ..optim import noise
@@ -28,6 +27,7 @@ from ..system.files import require_space
 from ..system.text import one_line
 from .agreement import agree, same_run
 from .averages import averaged
+from .bad_rows import not_finite
 from .callbacks.logs import Logs
 from .callbacks.run import Request, TrainingRun, kept_name
 from .callbacks.several import Callbacks
@@ -443,7 +443,7 @@ class Trainer:
         try:
             outputs = model.run_call(*batch, first_update=first_update, last_update=last_update)
         except TrainingError as error:
-            if said := self._not_finite(batch):
+            if said := not_finite(batch, self.train, self.loader, self.epoch, self.schedule.after(self.updates_in_epoch, self.short_updates)[0]):
                 error.add_note(said)
             self.running.skipped += model.skipped_updates - skipped
             self.updates_in_epoch += model.engine.completed - first_update      # the call's whole updates stand
@@ -483,21 +483,6 @@ class Trainer:
         self.run_handle.model = model
         self._between(("on_train_batch_end", (number, logs)))
         self.run_handle.model = self.model
-
-    def _not_finite(self, batch: tuple[np.ndarray, ...]) -> str:
-        """Where the inputs or labels of the call that is about to end hold what is no number."""
-        names = (*(f"Input {one_line(name)}" for name in self.train.fields), "The label",
-                 *map(one_line, self.train.more))
-        for name, fed in zip(names, batch, strict=False):
-            if kind_of(fed.dtype) == "f" and not (finite := np.isfinite(fed)).all():
-                first = np.unravel_index(int(np.argmin(finite)), fed.shape)
-                row, what = self.schedule.after(self.updates_in_epoch, self.short_updates)[0], f"of epoch {self.epoch + 1}"
-                row += 0 if self.train.whole else int(first[0])
-                if not self.loader.is_stream:
-                    row, what = int(self.loader.order(self.epoch)[row]), "of the data"
-                    row = row if self.train.rows is None else int(self.train.rows[row])
-                return f"{name} holds {fed[first]} in row {row} {what}: mend that row, or leave it out."
-        return ""
 
     def _note_rates(self, engine: Engine, first_update: int) -> np.ndarray:
         """With which learning rates the updates of a call were done."""
