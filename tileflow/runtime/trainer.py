@@ -93,9 +93,8 @@ class Trainer:
         """The update at which the test data were measured last, and what was found."""
         self._group = current()
         self._stop = threading.Event()
-        """The run ends early: of several processes, all have agreed to."""
+        """The run ends early: of several processes, all have agreed to, after a signal has asked one of them."""
         self._asked = self._stop if self._group is None else threading.Event()
-        """A signal asks this process to end."""
         self.loader.stop = self._stop.is_set if self._group is None else None
         self.evaluator = Evaluator(self.model, self.callbacks.compiling, lambda: self._stop.is_set())
         self.run_handle = TrainingRun(self.model, self.folder, self.options, self.callbacks.say, self.options.epochs, rates=self.rates,
@@ -430,10 +429,8 @@ class Trainer:
             now, every = self.session.updates, (self.options.eval_every if self.test is not None else None, self.options.save_every_updates)
             ends = [now - now % n + n for n in every if n]
             asked = self.callbacks.next_update(now)
-            if self._group is not None:
-                asked = self._group.told(asked, "when callbacks have the word")
-            if asked is not None:
-                ends.append(asked)
+            asked = asked if self._group is None else self._group.told(asked, "when callbacks have the word")
+            ends += [] if asked is None else [asked]
             self._call(model, batch, first, min([updates, *(first + end - now for end in ends)]), short)
             first = model.engine.completed
 
