@@ -11,7 +11,7 @@ from .system.errors import TileflowError, TileflowWarning
 from .system.version import VERSION
 
 if TYPE_CHECKING:
-    from . import callbacks, custom, nn, optim, testing
+    from . import callbacks, collective, custom, nn, optim, testing
     from .api import (
         TrainResult,
         compare,
@@ -50,12 +50,12 @@ _LAZY = {
     "TrainResult": "api", "Options": "options.options", "DataLoader": "runtime.data",
     "AsynchronousDataAccessor": "runtime.data", "Dataset": "runtime.data", "nn": "nn", "optim": "optim", "callbacks": "callbacks",
     "autocast": "nn", "Policy": "precision.policy", "trace": "system.spans", "torch": "torch",
-    "poptorch": "poptorch", "custom": "custom", "operator": "custom", "testing": "testing",
+    "poptorch": "poptorch", "custom": "custom", "collective": "collective", "operator": "custom", "testing": "testing",
 }
 """Public names and where they live; loaded at first use, so that `import tileflow` and `tileflow --help` are quick."""
 __all__ = [
     "AsynchronousDataAccessor", "DataLoader", "Dataset", "Exploration", "Options", "Policy", "TileCompilation",
-    "TileflowError", "TileflowWarning", "TrainResult", "TuneResult", "autocast", "callbacks", "compare", "compile",
+    "TileflowError", "TileflowWarning", "TrainResult", "TuneResult", "autocast", "callbacks", "collective", "compare", "compile",
     "custom", "explore", "grad", "gradient_model", "infer", "inference_model", "load", "load_executable", "load_state", "nn",
     "operator", "optim", "save_onnx", "save_state", "testing", "trace", "train", "training_model", "tune_available_memory",
 ]

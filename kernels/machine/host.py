@@ -17,11 +17,17 @@ class Moment:
     update, micro_batch: those under way: updates counted since the session began (0 where nothing is trained),
     micro-batches from the first of the call.
     say: takes a text that is told in the order of the micro-batches, whatever order these are computed in.
+    asked: whether somebody has asked the call to end early.
     """
 
     update: int
     micro_batch: int
     say: Callable[[str], None]
+    asked: Callable[[], bool] = lambda: False
+
+
+class GivenUp(Exception):
+    """Raised by a HOST row: the call is given up here, as one that was asked to end early."""
 
 
 @dataclass(frozen=True)

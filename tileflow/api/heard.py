@@ -36,3 +36,10 @@ def _frames() -> int:
     while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
         frame, count = frame.f_back, count + 1
     return count
+
+
+class Quiet(Heard):
+    """Of a process that is not the first of its group: it says nothing."""
+
+    def say(self, sentence: str) -> None:
+        pass

@@ -15,6 +15,7 @@ from ..optim import Optimizer
 from ..optim.choose import CLASSES
 from ..options.options import Options, declarations, renamed, with_defaults
 from ..options.uses import check_layers, check_use
+from ..runtime.exchange import check_replicas
 from ..runtime.host import Progress
 from ..runtime.inference_model import InferenceModel
 from ..runtime.model import Model
@@ -213,6 +214,7 @@ def training_model(model: Modelish | Model, options: Options | None = None, *, o
     Threads may share the model: its calls, and those of all other models of `model`, take turns.
     """
     chosen = chosen_options("training_model", options, by_name(optimizer) | changes)
+    check_replicas(chosen)
     optimizer = chosen_optimizer(optimizer, chosen)
     source = shared_source_of(model, chosen)
     if isinstance(model, (str, os.PathLike)) and source.session.updates:

@@ -1,15 +1,17 @@
 """train: from a model and data to a run folder, and what comes of it."""
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..collective import current
 from ..feed.items import Collate
 from ..importers.onnx import UnsupportedNodesError
 from ..loss import AS_CHOSEN, WEIGHTS, Build, Loss
@@ -30,6 +32,7 @@ from ..runtime.callbacks.statistics import StatisticsLog
 from ..runtime.data import DataLoader, Dataset, check_given, open_data, open_more
 from ..runtime.data.augmentation import Augmentation
 from ..runtime.data.sampling import WeightedSampler
+from ..runtime.exchange import check_replicas
 from ..runtime.executable_file import Opened
 from ..runtime.labels import Fit, is_hard, numbered_as, types_of
 from ..runtime.loading import loss_in, optimizer_in
@@ -43,12 +46,22 @@ from ..runtime.trained_file import rehearse
 from ..runtime.trainer import Trainer
 from ..runtime.training_cut import is_cut
 from ..runtime.training_model import TrainingModel
-from ..system.errors import CheckpointError, DataError, ModelError, OptionError, TileflowError, TileflowWarning, UnsupportedError
+from ..system.errors import (
+    CheckpointError,
+    DataError,
+    Interrupted,
+    ModelError,
+    OptionError,
+    ProcessError,
+    TileflowError,
+    TileflowWarning,
+    UnsupportedError,
+)
 from ..system.files import remove_link
 from ..system.text import one_line
 from .choosing import chosen_loss, fit_of, sampler_of, with_weights
 from .executables import named
-from .heard import Heard
+from .heard import Heard, Quiet
 from .inference import measured, preprocessing_of, report_foreign
 from .models import Modelish, by_name, chosen_optimizer, chosen_options, source_of
 from .page import write_page
@@ -116,9 +129,17 @@ def train(model: Modelish | None = None, options: Options | None = None, *more: 
     told = Heard([*given, *([bar] if bar else [])])
     if reporter is not None:
         warnings.warn("reporter goes on working; callbacks=[...] does the same and more: see docs/callbacks.md.", TileflowWarning, stacklevel=2)
+    check_replicas(chosen)
+    group = current()
+    if group is not None and not group.is_first:
+        told = Quiet()
     task = _Run(model, chosen, data, test_data, collate_fn, optimizer, built, metrics, told, sample_weight)
     try:
         return _tried(task) if chosen.fast_dev_run else _train(task)
+    except BaseException as error:
+        if group is not None and not isinstance(error, (ProcessError, Interrupted)):
+            group.fail(str(error) or type(error).__name__)
+        raise
     finally:
         if bar:
             bar.close()
@@ -167,10 +188,11 @@ def _train(run: _Run) -> TrainResult:
         raise OptionError(f"Option metrics is about test data, and data {given.train.name} have none; give test_data, or keep some of the rows "
                           "with validation_split.")
     sets = _few(_fitted(source, given, task, callbacks), chosen)
-    with run_folder(chosen.out, chosen.resume, callbacks.say) as folder:
+    with _folder(chosen, callbacks) as folder:
         trainer = _trainer(source, chosen, task, sets, run.optimizer, folder, callbacks)
         written = folder / "model.onnx"
-        if isinstance(source, OnnxSource):
+        first = (group := current()) is None or group.is_first
+        if isinstance(source, OnnxSource) and first:
             rehearse(source, written, trainer.options, list(micro_batch_of(trainer).values()), sets.preprocessing.to_metadata())
         path = source.model.path if isinstance(source, OnnxSource) else None
         trainer.has_command = path is not None and chosen.data is not None
@@ -182,15 +204,32 @@ def _train(run: _Run) -> TrainResult:
             trainer.write_model = result.save_onnx
         if checkpoint := checkpoint_of(folder, chosen.resume, callbacks.say):
             trainer.resume(checkpoint)
-        record(folder, chosen, path)
+        if first:
+            record(folder, chosen, path)
         trainer.run()
         if trainer.run_handle.partial is not None:
             result.epochs = [*result.epochs, trainer.run_handle.partial]
-        if result._model is not None:
+        if result._model is not None and first:
             remove_link(written)
             result.save_onnx(written)
-        write_page(trainer, result.history, chosen, task.fit.classes, task.fit.choice.reason)
+        if first:
+            write_page(trainer, result.history, chosen, task.fit.classes, task.fit.choice.reason)
+        if group is not None:
+            group.barrier("the end of a run")
         return result
+
+
+@contextlib.contextmanager
+def _folder(options: Options, callbacks: Callbacks) -> Iterator[Path]:
+    """The run's folder, which of several processes the first one makes and writes to."""
+    group = current()
+    if group is not None and not group.is_first:
+        yield Path(group.told(None, "the run's folder"))
+        return
+    with run_folder(options.out, options.resume, callbacks.say) as folder:
+        if group is not None:
+            group.told(str(folder), "the run's folder")
+        yield folder
 
 
 def _trained_on(run: _Run, opened: Opened, source: Source) -> _Run:
@@ -324,11 +363,13 @@ def _trainer(source: Source, options: Options, task: _Task, sets: _Sets, optimiz
     training = TrainingModel(source, loop_options, optimizer, choice.minimised, callbacks.compiling)
     if sets.train.whole:
         training.rows.fixed = False                 # calls are fed as they are, whatever micro_batch_size says
+    first = (group := current()) is None or group.is_first
     own = [PlateauSchedules(training.optimizer), *([] if training.optimizer.average is None else [AveragedWeights()]),
-           *([] if options.statistics is None else [StatisticsLog(options.statistics)])]
+           *([StatisticsLog(options.statistics)] if options.statistics is not None and first else [])]
     callbacks.add(*own, first=True)
-    callbacks.add(*from_options(options, sets.test is not None, isinstance(source, OnnxSource)),
-                  MetricsFile(choice.reason, loop_options))
+    if first:
+        callbacks.add(*from_options(options, sets.test is not None, isinstance(source, OnnxSource)),
+                      MetricsFile(choice.reason, loop_options))
     augment = Augmentation.of(options.augment, sets.train, options.seed,
                               loop_options.micro_batch_size) if options.augment else None
     trainer = Trainer(training, sets.train, sets.test, folder, callbacks, sets.sampler, augment)

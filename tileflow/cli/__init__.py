@@ -1,4 +1,4 @@
-"""The command line: `tileflow train | infer | inspect | compare | compile | tune | explore | report | runs | doctor |
+"""The command line: `tileflow train | launch | infer | inspect | compare | compile | tune | explore | report | runs | doctor |
 completion`. Flags of options come from their declarations."""
 from __future__ import annotations
 

@@ -11,11 +11,11 @@ from ..options.uses import check_use
 from ..options.verbs import COMMANDS as VERBS
 from ..system.errors import OptionError
 from ..system.version import VERSION
-from . import compare, compile, completion, doctor, explore, infer, inspect, report, runs, train, tune
+from . import compare, compile, completion, doctor, explore, infer, inspect, launch, report, runs, train, tune
 from .arguments import OPTIONS_FLAG
 
-COMMANDS = {"train": train, "infer": infer, "inspect": inspect, "compare": compare, "compile": compile, "tune": tune, "explore": explore,
-            "report": report, "runs": runs, "doctor": doctor, "completion": completion}
+COMMANDS = {"train": train, "launch": launch, "infer": infer, "inspect": inspect, "compare": compare, "compile": compile, "tune": tune,
+            "explore": explore, "report": report, "runs": runs, "doctor": doctor, "completion": completion}
 """Rooms by command: HELP is its sentence, EPILOG what stands below its help, `add` makes its arguments, `run` does it."""
 DEBUG = "--debug"
 

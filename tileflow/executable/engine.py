@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from ..kernels.machine.boards import ROW_WORDS
+from ..kernels.machine.host import GivenUp
 from ..kernels.machine.job import run
 from ..kernels.machine.status import NAN, NOT_FINITE
 from ..kernels.machine.table import Failure, Table
@@ -32,24 +33,28 @@ class Engine:
     """
 
     def __init__(self, image: Image, session: Session, kernels: Sequence[int], seed: int = 0,
-                 watched: bool = False, hosts: Sequence[HostedRow] = ()) -> None:
+                 watched: bool = False, hosts: Sequence[HostedRow] = (), common: Callable[[int], np.ndarray | None] | None = None) -> None:
         """Args:
             session: has the Image's states, which lie as the Image has them.
             kernels: the addresses of `image.kernels`.
             seed: that of random streams.
             watched: the Image is of a program that detects anomalies.
             hosts: what Python does in it.
+            common: of one of several processes: gives bytes that all have in common, or None. A call then ends early
+                where its HOST rows agree to.
         """
         assert lies_in(image, session), "the states lie as they did when rows were merged"
         self.image, self.session, self.kernels, self.seed = image, session, kernels, seed
         self._watched = watched
         self.outputs = image.outputs
         self._ports = Ports(image.inputs, image.micro_batches, zip(image.outputs, image.kept, strict=True))
-        self.memory = Memory(image, session, kernels, seed)
+        self.memory = Memory(image, session, kernels, seed, common)
+        self._together = common is not None
+        self._stop: Callable[[], bool] | None = None
         self.table = Table.of(self._rows(task) for task in image.tasks)
         self._words, self._names = self.memory.words.data, image.names
         self._sayings = Sayings()
-        self.table.hosts += [bound(row, self._words.__getitem__, self._moment, self._sayings) for row in hosts]
+        self.table.hosts += [bound(row, self._words.__getitem__, self._moment, self._sayings, self._asked) for row in hosts]
         self.completed = self._first_update = 0
         self.repeats = 0
         """How often a loop has run this program in the model's call at hand: random streams count it."""
@@ -65,6 +70,10 @@ class Engine:
         micro = self._words[MICRO] + ahead
         updates = micro // self.image.per_update - self._first_update if self.image.training else 0
         return self.session.updates + updates, micro
+
+    def _asked(self) -> bool:
+        """Somebody has asked the call at hand to end early."""
+        return self._stop is not None and self._stop()
 
     def _rows(self, rows: Rows) -> tuple[np.ndarray, list[Owner | None]]:
         """A table's rows and their owners."""
@@ -113,8 +122,9 @@ class Engine:
                 self.set_scalars(i, scalars(session.updates + i - first_update))
         words[DUE] = self._seen_version != session.version
         self._seen_version, self.not_finite, whole = None, None, False
+        self._stop = stop
         try:
-            whole = self.drive(stop)
+            whole = self.drive(None if self._together else stop)
         finally:
             self._sayings.tell()
             if not whole:
@@ -166,10 +176,11 @@ class Engine:
         Raises:
             TrainingError: a row failed.
         """
-        if shows_rows():
-            ended = run(self.table, self.image.workers, slice_ns=timeline.SLICE_NS, stop=stop, seen=timeline.Timeline(self.table))
-        else:
-            ended = run(self.table, self.image.workers, slice_ns=SLICE_NS, stop=stop)
+        seen = timeline.Timeline(self.table) if shows_rows() else None
+        try:
+            ended = run(self.table, self.image.workers, slice_ns=timeline.SLICE_NS if seen else SLICE_NS, stop=stop, seen=seen)
+        except GivenUp:
+            return False
         if isinstance(ended, Failure):
             raise self._failure(ended.status, ended.owner)
         return ended

@@ -53,19 +53,24 @@ class Sayings:
 
 
 def bound(
-    row: HostedRow, words: Callable[[int], int], moment: Callable[[int], tuple[int, int]], sayings: Sayings
+    row: HostedRow,
+    words: Callable[[int], int],
+    moment: Callable[[int], tuple[int, int]],
+    sayings: Sayings,
+    asked: Callable[[], bool],
 ) -> Callable[[], None]:
     """The function of a HOST row.
 
     Args:
         words: the Image's, by index. moment: the update and the micro-batch under way, so many ahead of the counter.
+        asked: whether somebody has asked the call to end early.
     """
 
     def run() -> None:
         update, micro = moment(row.owner.ahead)
         arrays = [_array(words(at), t) for at, t in zip(row.words, row.types, strict=True)]
         try:
-            row.call.function(Moment(update, micro, lambda text: sayings.add(update, micro, text)), *arrays)
+            row.call.function(Moment(update, micro, lambda text: sayings.add(update, micro, text), asked), *arrays)
         except Exception as error:
             error.add_note(f"tileflow: in {row.owner}, at micro-batch {micro} of the call.")
             raise

@@ -28,7 +28,7 @@ STREAMS = "\0micro-batches"
 """What the index of the call's first micro-batch is called among the caller's arrays: a name that no tensor has."""
 Stage = Literal["step", "gradients", "check", "update"]
 """What rows do for a call, which says what their failing means."""
-Kind = Literal["words", "constant", "arena", "stash", "pending", "hyper", "state", "kernel"]
+Kind = Literal["words", "constant", "arena", "stash", "common", "pending", "hyper", "state", "kernel"]
 """What a segment is for (`Segment`)."""
 
 
@@ -42,7 +42,8 @@ class Segment:
     """Memory that an Image wants `nbytes` of.
 
     kind: words: the Image's own, relocated; the first. constant: read only, in the order of `Image.constants`. arena,
-    stash: what parts compute in and hand on. pending: a statistic until it is committed. hyper: float64 [updates of a
+    stash: what parts compute in and hand on. common: a stash that all processes have, with every micro-batch of a
+    turn. pending: a statistic until it is committed. hyper: float64 [updates of a
     call, hyper-parameters]. state: a buffer of the session's (`Image.layout`). kernel: machine code by its `name` in
     the cache.
     """

@@ -1,11 +1,11 @@
 """The memory behind an Image's segments, and the Image's words in it."""
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from ..memory.alignment import aligned
+from ..memory.alignment import aligned, padded
 from ..state import Session
 from .image import SEGMENT_BITS, WORDS, Image, Span, virtual
 
@@ -34,8 +34,10 @@ class Memory:
         it is somebody else's.
     """
 
-    def __init__(self, image: Image, session: Session, kernels: Sequence[int], seed: int) -> None:
-        """`kernels`: the addresses of `image.kernels`."""
+    def __init__(self, image: Image, session: Session, kernels: Sequence[int], seed: int,
+                 common: Callable[[int], np.ndarray | None] | None = None) -> None:
+        """`kernels`: the addresses of `image.kernels`. `common`: gives so many bytes that processes have in common, or
+        None where they have none."""
         self.segments: list[np.ndarray | None] = [None]
         self._bases = np.zeros(1 + len(image.segments), np.int64)
         buffers: dict[int, int] = {}
@@ -44,14 +46,20 @@ class Memory:
                 buffers[buffer] = int(session[state.name].ctypes.data) - offset
         elsewhere = {"state": iter(buffers[b] for b in range(len(buffers))), "kernel": iter(kernels)}
         constants = iter(image.constants)
+        shared = [padded(s.nbytes) for s in image.segments if s.kind == "common"]
+        memory = common(sum(shared)) if shared and common is not None else None
+        pieces = iter([] if memory is None else np.split(memory, np.cumsum(shared)))
         for number, segment in enumerate(image.segments, WORDS):
             if segment.kind in elsewhere:
                 self.segments.append(None)
                 self._bases[number] = next(elsewhere[segment.kind])
                 continue
-            memory = next(constants) if segment.kind == "constant" else aligned(segment.nbytes)
-            self.segments.append(memory)
-            self._bases[number] = memory.ctypes.data
+            if segment.kind == "common" and memory is not None:
+                own = next(pieces)
+            else:
+                own = next(constants) if segment.kind == "constant" else aligned(segment.nbytes)
+            self.segments.append(own)
+            self._bases[number] = own.ctypes.data
         words = self.segments[WORDS]
         assert words is not None
         self.words = words.view(np.int64)[:len(image.words)]

@@ -12,7 +12,8 @@ from ..kernels.isa import cpu
 from ..kernels.machine.leaf import Leaf
 from ..memory import budget
 from ..memory.alignment import room
-from ..program.program import Program
+from ..program.dealing import Share, dealt
+from ..program.program import Caller, Program
 from ..program.schedule import (
     Fold,
     Steps,
@@ -28,6 +29,8 @@ from ..program.schedule import (
     to_text,
     widest,
 )
+from ..system.errors import OptionError, see
+from ..system.text import one_line
 from .memory import side_by_side
 from .passes import PassSetting, host_program, part_forms
 from .row import Lowered, Place
@@ -55,6 +58,8 @@ class Plan:
     """What lanes take or would take of their own, by which it was decided whether there are several; 0: nothing was decided."""
     seconds: dict[str, float] = field(default_factory=dict)
     """By pass of the lowering, the time it took."""
+    share: Share | None = None
+    """Of one of several processes: which micro-batches it computes; what all have left is exchanged. None: it computes all."""
     in_order: bool = False
     """Nothing is side by side but the chunks of a row: one worker does all, or Python has a part in it, which is to be
     called in one order."""
@@ -109,9 +114,14 @@ class Plan:
                 found[memory] = max(found.get(memory, 0), self.lowered[name].arena_bytes)
         return found
 
+    @property
+    def exchanged(self) -> list[Value]:
+        """The values of which every process has all micro-batches of a turn."""
+        return [] if self.share is None else [v for v, n in self.stashes.items() if n == self.program.batching.replicas]
+
     def arena_of(self, part: str, ahead: int) -> int:
         """Which of its arenas a part's run uses."""
-        return ahead if self.in_flight[part] > 1 else 0
+        return ahead % self.in_flight[part]
 
     def bound_once(self, part: str, ahead: int) -> int:
         """What tells apart the runs of a part whose rows need addresses of their own. A stage's arena is its own and what it reads lies in stashes,
@@ -137,33 +147,53 @@ class Plan:
 
 
 @without_collector
-def make_plan(program: Program, workers: int, arithmetic: str = "highest", detect_anomaly: bool = False) -> Plan:
+def make_plan(program: Program, workers: int, arithmetic: str = "highest", detect_anomaly: bool = False, share: Share | None = None) -> Plan:
     """Lower a program for `workers` threads, computed in this arithmetic (`kernels.isa.cpu.precision`).
 
     detect_anomaly: the first operator that makes NaN or an infinity fails (see `lower.anomaly`).
+    share: which of the replicas are computed here, where processes train together.
+
+    Raises:
+        OptionError: the program cannot be dealt out to processes.
     """
     with cpu.precision(arithmetic):
         setting = PassSetting(cpu.current())
         program = host_program(program, setting)
         program = replace(program, schedule=in_one_memory(program.schedule))
-        return _choose(program, part_forms(program, setting, detect_anomaly), workers, setting)
+        if share is not None and share.deals(program.batching.replicas):
+            _check_dealt(program)
+            program = replace(program, caller=Caller(tuple(program.inputs), tuple(program.outputs), "fold"))
+        else:
+            share = None
+        return _choose(program, part_forms(program, setting, detect_anomaly), workers, setting, share)
+
+
+def _check_dealt(program: Program) -> None:
+    """OptionError where a replica's micro-batch needs another's before it."""
+    if program.caller is not None:
+        raise OptionError("Several processes train replicas of a whole step, and option strategy cuts it into stages, which one process runs: leave "
+                          f"one of the two out.{see('distributed')}")
+    if program.ordered:
+        raise OptionError("Several processes compute micro-batches at the same time, and this model reads in each what the one before wrote "
+                          f"({one_line(', '.join(sorted(program.ordered)))}): train it with one process.{see('distributed')}")
 
 
 Forms = tuple[Mapping[str, Graph], Mapping[str, Graph]]
 """By part, the graphs that become rows, and those of what refuses beforehand."""
 
 
-def _choose(program: Program, forms: Forms, workers: int, setting: PassSetting) -> Plan:
+def _choose(program: Program, forms: Forms, workers: int, setting: PassSetting, share: Share | None) -> Plan:
     """With lanes for micro-batches side by side, if there is memory for them."""
-    lanes = 1 if program.ordered or _hosted(forms) else min(workers, widest(program.schedule))
+    most = widest(program.schedule) if share is None else len(share.of(program.batching.replicas))
+    lanes = 1 if program.ordered or _hosted(forms) else min(workers, most)
     if lanes > 1:
-        plan = _lower(program, forms, lanes, workers, setting)
+        plan = _lower(program, forms, lanes, workers, setting, share)
         stashed = sum(n * room(v.type) for v, n in plan.stashes.items())
         lanes_own = {memory for name, n in plan.in_flight.items() if n > 1 for memory in plan.memories[name]}
         nbytes = stashed + sum(plan.memory[memory] for memory in lanes_own)
-        chosen = plan if budget.lanes_fit(nbytes) else _lower(program, forms, 1, workers, setting)
+        chosen = plan if budget.lanes_fit(nbytes) else _lower(program, forms, 1, workers, setting, share)
         return replace(chosen, lane_bytes=nbytes)
-    return _lower(program, forms, 1, workers, setting)
+    return _lower(program, forms, 1, workers, setting, share)
 
 
 def _hosted(forms: Forms) -> bool:
@@ -208,9 +238,10 @@ def _stashes(program: Program, steps: Steps) -> tuple[dict[Value, int], dict[Val
     return deepest, own
 
 
-def _lower(program: Program, forms: Forms, lanes: int, workers: int, setting: PassSetting) -> Plan:
+def _lower(program: Program, forms: Forms, lanes: int, workers: int, setting: PassSetting, share: Share | None) -> Plan:
     """Rows of all parts. A lane runs its micro-batch alone; everything else may run over all workers and needs their scratch."""
-    steps = in_waves(program.schedule, lanes)
+    replicas = program.batching.replicas
+    steps = in_waves(program.schedule, lanes) if share is None else dealt(program.schedule, share.of(replicas), replicas, lanes)
     guarded, flying = atomic(steps), _flying(program, steps)
     stashes, stashed = _stashes(program, steps)
     given, waiting = set(program.outputs), {s.name for s in program.statistics()}
@@ -239,5 +270,5 @@ def _lower(program: Program, forms: Forms, lanes: int, workers: int, setting: Pa
         if name in forms[1]:
             checks[name] = lowered(forms[1][name], f"{name}.check", [], writes=True)
         parts[name] = lowered(graph, name, program.kept(name), workers if flying[name] == 1 else 1, name in guarded)
-    return Plan(program, steps, parts, checks, lanes, workers, stashes, seconds=setting.seconds,
+    return Plan(program, steps, parts, checks, lanes, workers, stashes, seconds=setting.seconds, share=share,
                 in_order=workers == 1 or _hosted(forms))

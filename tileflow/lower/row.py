@@ -86,7 +86,7 @@ class HostRow:
     call: HostCall
     args: list[ArrayOperand]
     types: list[TensorType]
-    node: Node
+    node: Node | None = None
 
 
 @dataclass

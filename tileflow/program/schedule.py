@@ -68,6 +68,16 @@ class Commit:
 
 
 @dataclass(frozen=True)
+class Exchange:
+    """Of several processes: what a part has left of the micro-batches up to `ahead` of the counter comes from those that ran it. `done`: nobody here
+    reads it any more. In no program, only in the schedule of one process (`dealing`)."""
+
+    part: str
+    ahead: int
+    done: bool = False
+
+
+@dataclass(frozen=True)
 class Repeat:
     """`times` turns of the steps; after each the counter moves on `by` as many as a turn has done."""
 
@@ -91,7 +101,7 @@ class Refresh:
     steps: tuple[Step, ...]
 
 
-Leaf = Run | Fold | Stream | Begin | Commit
+Leaf = Run | Fold | Stream | Begin | Commit | Exchange
 Step = Leaf | Wave | Repeat | Atomic | Refresh
 Steps = tuple[Step, ...]
 
@@ -243,7 +253,7 @@ def _follow(steps: Steps, counter: Counter | None, latest: dict[str, int], found
             _follow(step.steps, counter, latest, found)
         else:
             leaves = step.runs if isinstance(step, Wave) else (step,)
-            now = [(leaf.part, _at(leaf, counter, "micro-batch")) for leaf in leaves if isinstance(leaf, Run | Fold)]
+            now = [(leaf.part, _at(leaf, counter, "micro-batch")) for leaf in leaves if isinstance(leaf, Run | Fold | Exchange)]
             for name, at in now:
                 latest[name] = max(latest.get(name, 0), at)
             for name, at in now:
@@ -261,7 +271,8 @@ def overwritten(steps: Steps, slots: Mapping[tuple[str, str], int]) -> list[tupl
     found: dict[tuple[str, str], None] = {}
     held: dict[tuple[str, str, int], int] = {}
     for together in _moments(steps, {"micro-batch": 0, "update": 0}, None, 2 + max(in_flight(steps).values(), default=0)):
-        ran = [(m.step.part, m.micro_batch) for m in together if isinstance(m.step, Run | Fold)]
+        ran = [(m.step.part, m.micro_batch - i) for m in together if isinstance(m.step, Run | Fold | Exchange)
+               for i in range(m.step.ahead + 1 if isinstance(m.step, Exchange) else 1)]
         wanted = [(pair, (*pair, at % n), at) for pair, n in slots.items() for part, at in ran if part == pair[1]]
         found.update((pair, None) for pair, slot, at in wanted if held.get(slot) != at)
         for pair, n in slots.items():
@@ -383,7 +394,7 @@ def _moments(steps: Steps, counters: dict[Counter, int], counter: Counter | None
 
 def _at(leaf: Leaf, counter: Counter | None, counts: Counter) -> int:
     """How far a step is ahead of what `counts` counts, where the innermost Repeat around it counts `counter`."""
-    return leaf.ahead if isinstance(leaf, Run | Fold) and counter == counts else 0
+    return leaf.ahead if isinstance(leaf, Run | Fold | Exchange) and counter == counts else 0
 
 
 # ---- schedules from schedules
@@ -458,6 +469,8 @@ def _lines(step: Step, indent: int) -> list[str]:
         return [f"{start}{key(step)}, phase {step.phase}" + (f" on IPU {step.ipu}" if step.ipu else "")]
     if isinstance(step, Begin | Commit):
         return [f"{start}{type(step).__name__.lower()}"]
+    if isinstance(step, Exchange):
+        return [f"{start}{'release' if step.done else 'exchange'} {step.part}"]
     head = f"{step.times} times, a turn {step.by} {step.counts}" if isinstance(step, Repeat) else type(step).__name__.lower()
     inner = step.runs if isinstance(step, Wave) else step.steps
     return [start + head, *(line for s in inner for line in _lines(s, indent + 2))]

@@ -13,18 +13,22 @@ from ..executable.hosts import HostedRow
 from ..executable.image import DONE, DUE, LAST, MICRO, NAMED, STREAMS, UPDATE, Image, Judged, Owner, Rows, Span, Stage
 from ..graph import Node, Value
 from ..kernels.machine.boards import ROW_WORDS
+from ..kernels.machine.host import HostCall
 from ..kernels.machine.leaf import Leaf
 from ..kernels.machine.table import ADDRESSES, PATCH_WORDS, Table, Task, Word
 from ..lower.anomaly import Judge
 from ..lower.plan import Plan
-from ..lower.row import Count, Item, Place, Row
+from ..lower.row import ArrayOperand, Count, HostRow, Item, Place, Row
 from ..lower.tasks import Task as Together
+from ..memory.alignment import room
 from ..memory.tensor import Tensor
+from ..memory.types import TensorType
 from ..program.schedule import (
     Atomic,
     Begin,
     Commit,
     Counter,
+    Exchange,
     Fold,
     Refresh,
     Repeat,
@@ -52,14 +56,15 @@ from .binding import (
     bind_items,
     every_bound,
 )
+from .exchange import Exchanging
 from .grouped_rows import gather
 from .segments import Segments
 
 COUNTERS: tuple[Counter, ...] = ("micro-batch", "update")
 
 
-def image_of(plan: Plan, session: Session,
-             final: frozenset[str] = frozenset()) -> tuple[Image, Mapping[str, Leaf], Sequence[HostedRow]]:
+def image_of(plan: Plan, session: Session, final: frozenset[str] = frozenset(),
+             exchange: Exchanging | None = None) -> tuple[Image, Mapping[str, Leaf], Sequence[HostedRow]]:
     """A plan as an Image, its leaves by what the cache calls their code, and what Python does in it; nothing is
     compiled for it.
 
@@ -68,8 +73,9 @@ def image_of(plan: Plan, session: Session,
     Args:
         session: has the plan's states; the Image is for sessions in which they lie as they do there.
         final: outputs of which only a call's last micro-batch is wanted.
+        exchange: what is done where micro-batches of other processes are wanted.
     """
-    maker = _Assembler(plan, session, final)
+    maker = _Assembler(plan, session, final, exchange)
     return maker.image(), maker.segments.leaves, maker.hosts
 
 
@@ -145,8 +151,9 @@ def _chain(what: Moving) -> list[Moving]:
 class _Assembler:
     """Writes a plan's image."""
 
-    def __init__(self, plan: Plan, session: Session, final: frozenset[str]) -> None:
+    def __init__(self, plan: Plan, session: Session, final: frozenset[str], exchange: Exchanging | None = None) -> None:
         program = plan.program
+        self._exchanging = exchange
         batches = program.batching.micro_batches
         self.plan, self.final, self.words = plan, final, Words()
         self.kept = tuple(plan.lanes if v.name in final else batches for v in program.outputs)
@@ -267,12 +274,23 @@ class _Assembler:
             self._atomic(step)
         elif isinstance(step, Refresh):
             self._refresh(step)
+        elif isinstance(step, Exchange):
+            self._exchange(step)
         else:
             raise AssertionError(f"{step} is nothing that a machine with one memory does")
 
     def _fold(self, task: Task, fold: Fold) -> None:
         self._alone(update_steps.loss_checks(self.plan, fold.part), fold, task=task)
         self._add(task, self._group_of(fold.part, fold.ahead), fold)
+
+    def _exchange(self, step: Exchange) -> None:
+        """The contributions of all replicas, each in the slot of its number."""
+        assert self._exchanging is not None, "somebody who exchanges"
+        replicas, values = self.plan.program.batching.replicas, [] if step.done else self.plan.exchanged
+        types = [TensorType("uint8", (replicas * room(v.type),)) for v in values]
+        arrays = [ArrayOperand(Place(("stash", v)), t.shape, 1) for v, t in zip(values, types, strict=True)]
+        call = HostCall(self._exchanging.release if step.done else self._exchanging.gather, [])
+        self._alone([HostRow(call, arrays, types)])
 
     def _alone(self, rows: Sequence[Item], step: Run | Fold | None = None, stage: Stage = "step", part: str = "", task: Task | None = None) -> None:
         """Rows of the host's own, beside those of a step."""

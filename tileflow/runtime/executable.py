@@ -47,8 +47,8 @@ def kept_engine(program: str, session: Session, initial: Mapping[str, np.ndarray
 
 
 def keeps(host: Host) -> bool:
-    """Whether Images are looked for and kept: not of programs that detect anomalies."""
-    return store.enabled and not host.detect_anomaly
+    """Whether Images are looked for and kept: not of programs that detect anomalies, nor of one of several processes."""
+    return store.enabled and not host.detect_anomaly and host.share is None
 
 
 def make_engine(program: Program, session: Session, initial: Mapping[str, np.ndarray] | None = None, host: Host | None = None, *,

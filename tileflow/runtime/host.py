@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ..kernels.isa import cpu
 from ..options.options import Options
+from ..program.dealing import Share
 from ..system.errors import UnsupportedError
 
 Progress = Callable[[str, int, int], None]
@@ -19,12 +20,14 @@ class Host:
     threads: None: as many workers as can run at once. arithmetic: how float32 products are computed where the CPU has
         tiles, or cpu.PORTABLE.
     seed: that of random streams. detect_anomaly: the first operator that makes NaN or an infinity ends the call.
+    share: which replicas are computed here, where processes train together.
     """
 
     threads: int | None = None
     arithmetic: str = "highest"
     seed: int = 0
     detect_anomaly: bool = False
+    share: Share | None = None
 
     @classmethod
     def of(cls, options: Options) -> Host:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from ..collective import current
 from ..executable import store
 from ..executable.engine import Engine
 from ..graph.collector import seldom
@@ -16,13 +17,14 @@ from ..program.program import Program
 from ..state import Session, declared
 from . import budget
 from .assemble import image_of
+from .exchange import Exchanging, compiling
 from .host import Host, Progress
 from .image_key import image_key
 
 
 def plan_of(program: Program, host: Host) -> Plan:
     """A program lowered for this computer."""
-    return make_plan(program, pool.start_threads(host.threads), host.arithmetic, host.detect_anomaly)
+    return make_plan(program, pool.start_threads(host.threads), host.arithmetic, host.detect_anomaly, host.share)
 
 
 def lowered_engine(program: Program, digest: str | None, session: Session, initial: Mapping[str, np.ndarray],
@@ -33,10 +35,14 @@ def lowered_engine(program: Program, digest: str | None, session: Session, initi
     needs = budget.needs(budget.fixed(plan, final), states, session)
     budget.require(needs, program.training, program.batching.device_iterations)
     session.declare(states, initial)
-    image, leaves, hosts = image_of(plan, session, final)
-    with seldom():
+    group = current() if plan.share is not None else None
+    exchange = None if group is None or plan.share is None else Exchanging(group, plan.share, program.batching.replicas)
+    image, leaves, hosts = image_of(plan, session, final, exchange)
+    if exchange is not None:
+        exchange.agree(program, session)
+    with seldom(), compiling(group):
         compile_all(list(leaves.values()), progress)
     if digest is not None and not hosts:
         store.save(image_key(digest, plan.workers, host.arithmetic, final), image)
     return Engine(image, session, [leaves[name].address for name in image.kernels], host.seed, host.detect_anomaly,
-                  hosts)
+                  hosts, None if group is None else group.common)

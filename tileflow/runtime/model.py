@@ -100,7 +100,7 @@ class Model:
     def plan(self) -> Plan:
         """The compiled Program as it is lowered for this computer: lowered anew, for an engine keeps none."""
         from .lowering import plan_of
-        return plan_of(self.program, Host.of(self.options))
+        return plan_of(self.program, self._host())
 
     @property
     def is_compiled(self) -> bool:
@@ -344,11 +344,15 @@ class Model:
         self.programs.check_types(types)
         return self.programs.get(types, lambda: self._compile(types))
 
+    def _host(self) -> Host:
+        """How its programs run on this computer."""
+        return Host.of(self.options)
+
     def _compile(self, types: tuple[TensorType, ...]) -> Compiled:
         """What runs for a call's arrays of these types: what an executable or an earlier start has kept, or made now."""
         if (stored := self._stored(types)) is not None:
             return self._of_stored(stored, types)
-        host = Host.of(self.options)
+        host = self._host()
         entry = self._entry(types)
         self._sought = None
         kept = None if entry is None else entry.kept
@@ -357,7 +361,8 @@ class Model:
             if engine is not None:
                 return self._compiled(engine, types, kept.anchors, kept.loss, _later(self, types))
         compilation, initial = self._built(types)
-        program, final = compilation.program, outputs.kept_once(compilation.program, self.mode)
+        program = compilation.program
+        final = frozenset[str]() if host.share is not None else outputs.kept_once(program, self.mode)
         digest = None if entry is None else program_digest(program)
         engine = make_engine(program, self.source.session, initial, host, final=final, progress=self.progress, digest=digest)
         anchors, loss = self.anchors.kept, None if program.loss is None else program.loss.name
@@ -369,13 +374,13 @@ class Model:
         """What runs the program of an executable."""
         final = stored.once if outputs.shows_last(self.mode, self._batching(self.rows.micro_types(types))) else frozenset()
         initial = self.source.state_dict(self.training) if stored.lacks(self.source.session.lasting()) else {}
-        engine = stored.engine(self.source.session, initial, Host.of(self.options), final, self.progress)
+        engine = stored.engine(self.source.session, initial, self._host(), final, self.progress)
         self._loaded(stored)
         return self._compiled(engine, types, stored.anchors, stored.loss, stored.compilation)
 
     def _stored(self, types: tuple[TensorType, ...]) -> Stored | None:
         """The program of an executable that is what would be compiled for these types."""
-        known = self.source.stored
+        known = self.source.stored if self._host().share is None else ()
         wanted = self._description(types) if known else {}
         return next((stored for stored in known if stored.differs(wanted) is None), None)
 
@@ -393,7 +398,7 @@ class Model:
         """Where is kept what the model comes to for a call's arrays of these types; None where nothing is."""
         if self._sought is None or self._sought[0] != types:
             file = self.source.file if isinstance(self.source, OnnxSource) else None
-            shaped = None if file is None or not keeps(Host.of(self.options)) else self._shaped_by()
+            shaped = None if file is None or not keeps(self._host()) else self._shaped_by()
             self._sought = types, None if file is None or shaped is None else \
                 front.entry(file, self.options, shaped, types)
         return self._sought[1]

@@ -36,7 +36,8 @@ class Segments:
         self._pending = {s.name: self._add("pending", room(s.input.type)) for s in program.statistics()}
         memories = {memory: self._add("arena", nbytes) for memory, nbytes in plan.memory.items()}
         self._arenas = {name: [memories[memory] for memory in own] for name, own in plan.memories.items()}
-        self._stashes = {v: self._add("stash", n * room(v.type)) for v, n in plan.stashes.items()}
+        exchanged = {*plan.exchanged}
+        self._stashes = {v: self._add("common" if v in exchanged else "stash", n * room(v.type)) for v, n in plan.stashes.items()}
         self._bytes = {v.name: v.type.nbytes for v in [*program.inputs, *program.outputs]}
         self.scalars = {s.name: s.role for s in program.states.values() if s.kind == "scalar"}
         self._updates = program.batching.device_iterations
@@ -97,7 +98,7 @@ class Segments:
     def word(self, place: Place, ahead: int) -> int:
         """The address of a place in the arena of that run, or in the only one."""
         of = self._arenas[place.region[1]]
-        return of[ahead if len(of) > 1 else 0] + place.offset
+        return of[ahead % len(of)] + place.offset
 
     def _whose(self, place: Place, ahead: int) -> str:
         """What the state of a place is called that the run's replica has."""

@@ -13,19 +13,21 @@ from typing import Any
 
 import numpy as np
 
+from ..collective import current
 from ..executable.engine import Engine
 from ..memory import budget
-from ..memory.tensor import kind_of
 from ..metrics import accuracy_counts
 from ..metrics.named import Function, name_of
 from ..optim import noise
 from ..optim.scaling import LOSS_SCALE
 from ..optim.schedules import Run
 from ..options.options import Options
-from ..system.errors import CheckpointError, DataError, Interrupted, OptionError, TileflowError, TrainingError, WeightsLostError
+from ..system.errors import CheckpointError, DataError, Interrupted, OptionError, ProcessError, TileflowError, TrainingError, WeightsLostError
 from ..system.files import require_space
 from ..system.text import one_line
+from .agreement import agree, same_run
 from .averages import averaged
+from .bad_rows import not_finite
 from .callbacks.logs import Logs
 from .callbacks.run import Request, TrainingRun, kept_name
 from .callbacks.several import Callbacks
@@ -89,8 +91,11 @@ class Trainer:
         """Somebody was told that lengths change."""
         self._evaluated, self._figures = -1, dict[str, float | None]()
         """The update at which the test data were measured last, and what was found."""
+        self._group = current()
         self._stop = threading.Event()
-        self.loader.stop = self._stop.is_set
+        """The run ends early: of several processes, all have agreed to, after a signal has asked one of them."""
+        self._asked = self._stop if self._group is None else threading.Event()
+        self.loader.stop = self._stop.is_set if self._group is None else None
         self.evaluator = Evaluator(self.model, self.callbacks.compiling, lambda: self._stop.is_set())
         self.run_handle = TrainingRun(self.model, self.folder, self.options, self.callbacks.say, self.options.epochs, rates=self.rates,
                                       history=self.history)
@@ -134,7 +139,7 @@ class Trainer:
 
     def _compile(self, step: Step, model: TrainingModel) -> None:
         per_epoch = None if self.train.is_open and self.options.max_batches is None else self.schedule.length
-        model.stop = lambda: self._stop.is_set()
+        model.stop = lambda: self._asked.is_set()
         ends = [n for n in (self.options.max_updates, None if per_epoch is None else self.options.epochs * per_epoch) if n is not None]
         model.run = Run(min(ends, default=None), per_epoch)
         try:
@@ -160,8 +165,11 @@ class Trainer:
             CheckpointError: a checkpoint would not fit on the disk, which is found before anything is trained, or cannot be written.
         """
         require_space(self.folder, sum(a.nbytes for a in self.session.lasting().values()), "A checkpoint of this run")
+        if self._group is not None:
+            same_run(self._group, self._fingerprint)
         self._begin()
-        with asked_by_signals(self._stop):
+        self._agree()
+        with asked_by_signals(self._asked):
             try:
                 if self._is_due:                    # an evaluation that somebody interrupted
                     self._between()
@@ -171,7 +179,7 @@ class Trainer:
                     self._epoch()
             except BaseException as error:
                 if isinstance(error, Exception) and not isinstance(error, DataError):
-                    if isinstance(error, WeightsLostError):
+                    if isinstance(error, (WeightsLostError, ProcessError)):
                         error.add_note(self._last_good())
                     elif self.session.updates:
                         error.add_note(self._save_failed())
@@ -241,6 +249,7 @@ class Trainer:
             self.begun += 1
             self.callbacks.call("on_epoch_begin", self.epoch, self.run_handle.metrics)
             self._carry_out()
+            self._agree()
         if self._ends_now:
             return
         batches = iter(self.loader)
@@ -340,6 +349,7 @@ class Trainer:
             self._note(figures)
             self.callbacks.call("on_evaluate_end", self._tested())
         self._carry_out()
+        self._agree()
         every = self.options.save_every_updates
         if every and self.session.updates % every == 0 and not self._stop.is_set():
             self.save()
@@ -355,6 +365,15 @@ class Trainer:
         if failed is not None:
             raise failed
         self._carry_out()
+        self._agree()
+
+    def _agree(self) -> None:
+        """What callbacks of the first process have decided holds in all, and a signal to one asks all."""
+        if self._group is None:
+            return
+        agree(self._group, self.run_handle, self.session)
+        if self._group.any(self._asked.is_set(), "a request to end"):
+            self._stop.set()
 
     def _carry_out(self) -> None:
         """Save what callbacks have asked for, the run's own checkpoint last. What fails stays asked for."""
@@ -409,8 +428,9 @@ class Trainer:
         while first < updates and not self._ends_now:
             now, every = self.session.updates, (self.options.eval_every if self.test is not None else None, self.options.save_every_updates)
             ends = [now - now % n + n for n in every if n]
-            if (asked := self.callbacks.next_update(now)) is not None:
-                ends.append(asked)
+            asked = self.callbacks.next_update(now)
+            asked = asked if self._group is None else self._group.told(asked, "when callbacks have the word")
+            ends += [] if asked is None else [asked]
             self._call(model, batch, first, min([updates, *(first + end - now for end in ends)]), short)
             first = model.engine.completed
 
@@ -420,7 +440,7 @@ class Trainer:
         try:
             outputs = model.run_call(*batch, first_update=first_update, last_update=last_update)
         except TrainingError as error:
-            if said := self._not_finite(batch):
+            if said := not_finite(batch, self.train, self.loader, self.epoch, self.schedule.after(self.updates_in_epoch, self.short_updates)[0]):
                 error.add_note(said)
             self.running.skipped += model.skipped_updates - skipped
             self.updates_in_epoch += model.engine.completed - first_update      # the call's whole updates stand
@@ -428,6 +448,8 @@ class Trainer:
             raise
         seconds = time.perf_counter() - began
         engine = model.engine
+        if self._group is not None and engine.completed < last_update:
+            self._stop.set()
         accumulation = model.program.batching.per_update
         rows = self.train.counted(batch) if self.train.whole else model.program.batching.micro_batch
         updates = engine.completed - first_update
@@ -459,21 +481,6 @@ class Trainer:
         self._between(("on_train_batch_end", (number, logs)))
         self.run_handle.model = self.model
 
-    def _not_finite(self, batch: tuple[np.ndarray, ...]) -> str:
-        """Where the inputs or labels of the call that is about to end hold what is no number."""
-        names = (*(f"Input {one_line(name)}" for name in self.train.fields), "The label",
-                 *map(one_line, self.train.more))
-        for name, fed in zip(names, batch, strict=False):
-            if kind_of(fed.dtype) == "f" and not (finite := np.isfinite(fed)).all():
-                first = np.unravel_index(int(np.argmin(finite)), fed.shape)
-                row, what = self.schedule.after(self.updates_in_epoch, self.short_updates)[0], f"of epoch {self.epoch + 1}"
-                row += 0 if self.train.whole else int(first[0])
-                if not self.loader.is_stream:
-                    row, what = int(self.loader.order(self.epoch)[row]), "of the data"
-                    row = row if self.train.rows is None else int(self.train.rows[row])
-                return f"{name} holds {fed[first]} in row {row} {what}: mend that row, or leave it out."
-        return ""
-
     def _note_rates(self, engine: Engine, first_update: int) -> np.ndarray:
         """With which learning rates the updates of a call were done."""
         used: np.ndarray = engine.used(LEARNING_RATE)[first_update:engine.completed]
@@ -494,6 +501,8 @@ class Trainer:
     def save(self, name: str = CHECKPOINT) -> Path:
         """Write weights, optimizer states, the position in the data and what callbacks have come to; returns the checkpoint's path."""
         path, run = self.folder / name, self.run_handle
+        if self._group is not None and not self._group.is_first:
+            return path
 
         def write() -> None:
             plain, arrays = self.callbacks.state()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..collective import current
 from ..custom.names import code_of
 from ..loss import ClassLoss, Loss, WeightedLoss
 from ..memory.types import TensorType, type_of
@@ -18,8 +19,9 @@ from ..options.options import Options
 from ..system.errors import TrainingError, UnsupportedError
 from ..system.text import one_line
 from .dynamic import DecidingCalls
+from .exchange import joined, share_of
 from .failure import uncounted
-from .host import Progress
+from .host import Host, Progress
 from .loss_model import LONGEST_NOTE, LossModel
 from .loss_scale import LossScale
 from .model import Begun
@@ -58,6 +60,8 @@ class TrainingModel(LossModel):
         self._scale = LossScale(options, self._optimizer, source.session)
         self._deciding = DecidingCalls(source, self.options, self.programs, progress)
         self._fingerprint = ""
+        self._group = current()
+        self._share = share_of(self._group, options.replication_factor)
         self.run: Run = UNKNOWN
         """What schedules know of the run that the calls are of."""
         self.last_losses: np.ndarray | None = None
@@ -226,6 +230,9 @@ class TrainingModel(LossModel):
             warnings.warn(one_line(note, LONGEST_NOTE), stacklevel=2)
         return made
 
+    def _host(self) -> Host:
+        return replace(super()._host(), share=self._share)
+
     # ---- calls
 
     def _scalars(self) -> Callable[[int], Mapping[str, float]]:
@@ -256,6 +263,8 @@ class TrainingModel(LossModel):
         compiled = self.programs.current
         assert compiled is not None
         assert compiled.loss is not None
+        if self._group is not None and self._share is not None:
+            joined(self._group, self._share, self.options.replication_factor, results)
         self.last_losses = results[compiled.loss].reshape(-1)
         self._scale.require_progress()
         return results

@@ -75,6 +75,10 @@ class Interrupted(KeyboardInterrupt):
     """Ctrl-C during training, after the state was saved: the message says where and how to go on."""
 
 
+class ProcessError(TileflowError, RuntimeError):
+    """Of processes that train together, another one has ended, has failed, or is not like this one."""
+
+
 class ReportError(TileflowError, ValueError):
     """A report of the tile machine cannot be written, read, or is not one."""
 

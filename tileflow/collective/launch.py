@@ -1,0 +1,169 @@
+"""Starting a group of processes on this host, and ending all of them when one ends before its time."""
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..system.errors import OptionError
+from .control import BEAT, FAILED, Control
+from .group import TOLD
+
+LOOK = 0.05
+"""Seconds between two looks at the processes."""
+SILENT = 6.0
+"""Seconds without a heartbeat after which a process counts as one that hangs."""
+GRACE = 2.0
+"""Seconds for which the others may end by themselves once one has failed."""
+TAIL = 4000
+"""Bytes of what a process other than the first wrote to standard error that are shown where it was the first to fail."""
+USER_ERRORS = (1, 2, 130)
+"""Exit codes of what starting again would not mend: an error that a user mends, a run without updates, Ctrl-C."""
+
+
+@dataclass
+class End:
+    """How a group ended. code: the exit code of the command. cause: the first cause as a sentence; "": all went well. again: to start again may
+    help. shown: the process that failed has told people itself."""
+
+    code: int
+    cause: str = ""
+    again: bool = False
+    shown: bool = False
+
+
+def run(command: Sequence[str], count: int, threads: int | None = None) -> End:
+    """Run the command in `count` processes, and wait for them.
+
+    Args:
+        threads: of each; None: it decides itself.
+
+    Raises:
+        OptionError: they cannot be started.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="tileflow-launch-"))
+    children: list[subprocess.Popen[bytes]] = []
+    try:
+        control = Control.create(folder / "control", count)
+        for rank in range(count):
+            children.append(_started(command, folder, rank, count, threads))
+        with _passed_on(children):
+            return _watched(children, control, folder)
+    except OSError as error:
+        raise OptionError(f"The processes cannot be started: {error}.") from None
+    finally:
+        for child in children:
+            if child.poll() is None:
+                child.kill()
+                child.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _started(command: Sequence[str], folder: Path, rank: int, count: int, threads: int | None) -> subprocess.Popen[bytes]:
+    """Process `rank`; only the first one has the terminal."""
+    more = {} if threads is None or "NUMBA_NUM_THREADS" in os.environ else {"NUMBA_NUM_THREADS": str(threads)}
+    told = {TOLD: f"{rank}/{count}/{os.getpid()}/{str(folder / 'control').lstrip('/')}"}
+    with open(folder / f"errors{rank}", "wb") as errors:
+        quiet: dict[str, Any] = {} if rank == 0 else {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": errors}
+        return subprocess.Popen(list(command), env={**os.environ, **more, **told}, **quiet)
+
+
+@contextmanager
+def _passed_on(children: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
+    """SIGTERM goes on to the processes, which agree on where they end; Ctrl-C at a terminal reaches them by itself, and a second one ends all."""
+    asked: list[int] = []
+
+    def on_signal(number: int, _frame: Any) -> None:
+        asked.append(number)
+        for child in children:
+            if child.poll() is None:
+                child.send_signal(number if len(asked) == 1 else signal.SIGKILL)
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _watched(children: Sequence[subprocess.Popen[bytes]], control: Control, folder: Path) -> End:
+    """Wait until all have ended; the first that fails, dies or hangs ends all."""
+    beats = [(0, time.monotonic())] * len(children)
+    while None in [child.poll() for child in children]:
+        now = time.monotonic()
+        for rank, child in enumerate(children):
+            beat = int(control.lines[rank, BEAT])
+            if beat != beats[rank][0] or not beat:
+                beats[rank] = beat, now
+            died = child.returncode is not None and child.returncode != 0
+            hangs = child.returncode is None and now - beats[rank][1] > SILENT
+            if died or hangs:
+                return _ended(children, control, folder, rank, hangs)
+        time.sleep(LOOK)
+    failed = [rank for rank, child in enumerate(children) if child.returncode]
+    return _ended(children, control, folder, failed[0], False) if failed else End(0)
+
+
+def _ended(children: Sequence[subprocess.Popen[bytes]], control: Control, folder: Path, rank: int, hangs: bool) -> End:
+    """One has ended before its time: end the others, and say what came first."""
+    told = [r for r in range(len(children)) if control.state(r) == FAILED and control.cause(r)]
+    first = rank if rank in told or not told or hangs else told[0]
+    if first == rank and not control.cause(rank) and (hangs or (children[rank].returncode or 0) < 0):
+        control.end(rank, FAILED, "it does not answer" if hangs else f"it was ended by {_signal(-(children[rank].returncode or 0))}")
+    elif first == rank and not control.cause(rank):
+        control.end(rank, FAILED)
+    if hangs:
+        children[rank].kill()
+    until = time.monotonic() + GRACE
+    while time.monotonic() < until and any(child.poll() is None for child in children):
+        time.sleep(LOOK)
+    for child in children:
+        if child.poll() is None:
+            child.kill()
+        child.wait()
+    code = children[first].returncode
+    cause = control.cause(first) or f"it ended with code {code}"
+    said = b"" if first == 0 else (folder / f"errors{first}").read_bytes()[-TAIL:]
+    text = said.decode(errors="replace").strip()
+    if text and not (hangs or code < 0) and code not in USER_ERRORS:
+        cause += f"\n{text}"
+    again = hangs or code < 0 or code not in USER_ERRORS
+    return End(code if code > 0 else 1, f"Process {first} of {len(children)} failed: {cause.rstrip('.')}.", again, shown=first == 0 and code > 0)
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def repeated(command: Callable[[bool], Sequence[str]], count: int, threads: int | None, restarts: int, say: Callable[[str], None]) -> End:
+    """Run a command in a group of processes, at most `restarts` times anew where one died, hung or broke.
+
+    Args:
+        command: what is run; True: it goes on with what an earlier one has left.
+    """
+    end = run(command(False), count, threads)
+    for turn in range(restarts):
+        if not end.again:
+            break
+        say(f"{end.cause} Start {turn + 2} of at most {restarts + 1} goes on from the last checkpoint.")
+        end = run(command(True), count, threads)
+    return end
+
+
+def this_python(words: Sequence[str]) -> list[str]:
+    """The command line of a process: a command of tileflow, a script, or `python` with arguments, all by this Python."""
+    if words[0] in ("python", "python3"):
+        return [sys.executable, *words[1:]]
+    return [sys.executable, *words] if words[0].endswith(".py") else [sys.executable, "-m", "tileflow", *words]
