@@ -6,7 +6,7 @@ from typing import Any
 
 from ..program.schedule import elapsed, from_data
 from . import format as f
-from . import gantt, insights, trace
+from . import gantt, insights
 from .json import Report
 from .palette import colour
 
@@ -147,14 +147,9 @@ def _chart(report: Report, texts: Texts) -> dict[str, Any]:
         "ipu": [b.ipu for b in bars], "kind": [number[b.kind] for b in bars], "part": [texts.number(b.part) for b in bars],
         "micro": [-1 if b.micro_batch is None else b.micro_batch for b in bars], "start": [b.start for b in bars], "length": [b.cycles for b in bars],
         "first": [b.first for b in bars], "last": [b.last for b in bars],
-        "host": [[texts.number(name), start, cycles] for name, start, cycles in trace.streams(report)],
-        "advice": [*(gantt.advice(report) if report["ipus"] else []), *_waits(report)]}
-
-
-def _waits(report: Report) -> list[str]:
-    """A sentence on what a chart of cycles does not show."""
-    waits = report["host"].get("waits", 0)
-    return [f"The {f.count(waits)} cycles that tiles wait for the host's streams come on top."] if waits else []
+        "host": [[texts.number(b.part), b.start, b.cycles] for b in sorted((*chart.beside, *(b for b in chart.bars if b.kind == "host")),
+                                                                           key=lambda b: b.start)],
+        "advice": gantt.advice(report) if report["ipus"] else []}
 
 
 def _ipus(report: Report) -> list[list[Any]]:

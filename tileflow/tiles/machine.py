@@ -236,7 +236,8 @@ class _Analysis:
             nbytes = math.prod(storage.shape) * storage.itemsize
             cycles = math.ceil(nbytes / self.chip.host_bytes_per_second * self.chip.clock_hz)
             last_only = self.program.training and not to_chip                     # training returns its last micro-batch's outputs
-            return Transfer(storage.name, to_chip, nbytes, cycles, 1 if last_only else self.made.repeats[self.made.streamed[storage]])
+            part = self.made.streamed[storage]
+            return Transfer(storage.name, to_chip, nbytes, cycles, 1 if last_only else self.made.repeats[part], part)
         return [stream(s, True) for s in self.made.inputs] + [stream(s, False) for s in self.made.outputs]
 
     def _cycles(self, steps: list[TileStep], crossing: Dict[str, int], streams: Dict[str, int]) -> int:

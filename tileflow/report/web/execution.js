@@ -4,7 +4,7 @@ VIEWS.Execution = panel => {
   const r = the(),
     c = r.chart,
     v = r.steps,
-    whole = Math.max(1, c.cycles, ...c.host.map(([, start, cycles]) => start + cycles));
+    whole = Math.max(1, c.cycles);
   const RUN = 26,
     OP = 20,
     PHASE = 10,
