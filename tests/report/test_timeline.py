@@ -2,6 +2,7 @@
 micro-batch on the IPU that does them, and all ends when the totals say."""
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from typing import Any
@@ -60,7 +61,7 @@ def test_slices_of_an_ipu_add_up(compiled: Any) -> None:
     chart, events = gantt.Chart(report), trace.build(report)["traceEvents"]
     for number, ipu in enumerate(report["ipus"] or [{"busy": report["totals"]["cycles"]}]):
         own = sorted((b for b in chart.bars if b.ipu == number), key=lambda b: b.start)
-        for before, after in zip(own, own[1:], strict=False):
+        for before, after in itertools.pairwise(own):
             assert before.start + before.cycles <= after.start
         works = sum(b.cycles for b in own if b.first >= 0)
         together = sum(b.cycles for b in own if b.kind == "replicas")

@@ -1,9 +1,9 @@
 """trace.json: one weight update on the simulated machine in Chrome's trace format, which Perfetto (ui.perfetto.dev) opens.
 
-One process per IPU, one row each for compute, sync, exchange and host I/O (for which the tiles wait; what passes through I/O tiles meanwhile has a row of
-its own), and a counter of the bytes on the worst tile. Its bars are those of the page (`gantt.Chart`). Times are microseconds on the chip, to whole
-nanoseconds: Perfetto rounds to these, and drops a slice that then begins before its neighbour ends. IPUs that a schedule does not tell apart do the same in
-step, so their rows are alike; of replicas one is drawn.
+One process per IPU, one row each for compute, sync, exchange and host I/O (for which the tiles wait; what passes through I/O tiles meanwhile has
+a row of its own), and a counter of the bytes on the worst tile. Its bars are those of the page (`gantt.Chart`). Times are microseconds on the chip,
+to whole nanoseconds: Perfetto rounds to these, and drops a slice that then begins before its neighbour ends. IPUs that a schedule does not tell
+apart do the same in step, so their rows are alike; of replicas one is drawn.
 """
 from __future__ import annotations
 
