@@ -426,6 +426,27 @@ def test_figures_as_people_read_them():
     assert f.histogram([], 0, 1) == [(0, 1, 0)]
 
 
+def test_figures_have_no_exponents():
+    assert [f.short(n) for n in (999.6, 1e15, 0.000123, 999_999)] == ["1 k", "1 P", "0.000123", "1 M"]
+    assert [f.seconds(t) for t in (0.9996, 999.9e-6, 123.4)] == ["1 s", "1 ms", "123 s"]
+    assert [" ".join(f.flops(t)) for t in (1.25, 12345.6, 1.2e-5, 0.0)] == ["1.25 TFLOP/s", "12.35 PFLOP/s", "12 MFLOP/s", "0 FLOP/s"]
+    assert f.digits(1234567, 2) == "1200000"
+
+
+def test_what_limits_agrees_with_where_the_cycles_go(built):
+    """Insights, summary and text share the time alike, and what is waited for the host is part of it."""
+    for waits in (0, 50_000):
+        found = change(built, ("host", "waits"), waits)
+        shown = Page(report.page.render(found)).data["reports"][0]
+        summary = {p["name"]: f.percent(p["cycles"] / shown["all_phases"]) for p in shown["shares"] if p["cycles"]}
+        limits = next(x for x in insights.sections(found) if x["title"] == "What limits")
+        assert {r["cells"][0]: r["cells"][4] for r in limits["rows"]} == summary
+        assert ("host" in summary) is bool(waits)
+        assert sum(p["cycles"] for p in shown["shares"]) == shown["all_phases"] == found["totals"]["cycles"] + waits
+        lines = text.render(found).splitlines()
+        assert all(any(line.split()[:1] == [name] and share.split()[0] in line.split() for line in lines) for name, share in summary.items())
+
+
 def test_ticks():
     assert svg.ticks(0, 100, 4) == [0, 50, 100]
     assert svg.ticks(0, 624 * 1024, 4, binary=True) == [0, 262144, 524288]

@@ -221,8 +221,8 @@ def advice(report: Report) -> list[str]:
         found.append(f"Filling and draining the pipeline costs {f.count(extra)} cycles, {f.percent(share)} of all.")
     least = min(report["ipus"], key=lambda i: i["busy"])
     if busiest["busy"] > 1.25 * least["busy"]:
-        found.append(f"IPU {busiest['number']} works {busiest['busy'] / max(1, least['busy']):.2g} times as long as IPU {least['number']}, which "
-                     "waits.")
+        times = f.digits(busiest["busy"] / max(1, least["busy"]), 2)
+        found.append(f"IPU {busiest['number']} works {times} times as long as IPU {least['number']}, which waits.")
     return found
 
 
