@@ -52,7 +52,8 @@ class TileCompilation(Compilation):
     @functools.cached_property
     def error(self) -> OutOfTileMemoryError | None:
         """What `require_fit` raises because the program does not fit. Levers are looked for where nobody has: as long as many compilations."""
-        self.tiled.levers() if not self.fits else None
+        if not self.fits:
+            self.tiled.levers()
         error = _error(self.tiled)
         if error is not None:
             error.compilation = self
