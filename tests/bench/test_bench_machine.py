@@ -143,7 +143,7 @@ def test_a_line_is_what_the_machine_says_of_all_replicas_and_stages() -> None:
     assert made.predicted == tiles.samples_per_second == pytest.approx(4 * 10 / tiles.seconds_per_update)
     assert made.ratio == made.predicted / 1e6
     assert set(made.sensitivity) == {name for name, value, _, _ in chip("gc200").constants()
-                                     if name not in hardware.COUNTS and not name.startswith("matrix.")}
+                                     if name not in hardware.COUNTS and isinstance(value, (int, float))}
     slow, fast = made.sensitivity["link_bytes_per_second"]
     assert slow < 1 < fast
     for name, (slow, fast) in made.sensitivity.items():

@@ -14,6 +14,7 @@ import pytest
 import tileflow
 from tileflow import cli, nn
 from tileflow.api import simulation
+from tileflow.exploration import levers as seeking
 from tileflow.options.options import Options, declarations
 from tileflow.system.errors import OptionError, OutOfTileMemoryError
 from tileflow.tiles.hardware.chip import chip
@@ -70,7 +71,7 @@ def test_each_lever_is_what_compile_says_of_its_options(name):
             assert alone.samples_per_update == tiled.samples_per_update, "an update stays what it was"
     fitting = [lever for lever in levers if lever.fits]
     assert levers[:len(fitting)] == fitting
-    prices = [lever.slower * lever.ipus for lever in fitting]
+    prices = [-lever.samples_per_second / lever.ipus for lever in fitting]
     assert prices == sorted(prices)
     sizes = [lever.bytes for lever in levers[len(fitting):]]
     assert sizes == sorted(sizes)
@@ -179,6 +180,46 @@ def test_where_nothing_is_enough_all_is_tried_together():
     assert " and " in first.name
     alone = compiled(**{**given, "machine": found.tiled.chip, **first.changes}).tiled
     assert (int(alone.peak.max()), alone.fits) == (first.bytes, first.fits)
+
+
+def test_levers_together_come_before_more_ipus():
+    """Where only several at once fit on one IPU, they stand in the list, none of them superfluous, and the more samples a second an IPU has, the
+    earlier."""
+    given = dict(GIVEN["training"])
+    found = compiled(**given, machine=narrow(0.5, **given)).tiled
+    several = next(lever for lever in found.levers() if lever.ipus == 1 and len(lever.changes) > 2)
+    assert several.fits
+    for name in several.changes:
+        fewer = {n: v for n, v in several.changes.items() if n != name}
+        alone = compiled(**{**given, "machine": found.chip, **fewer}).tiled
+        assert not alone.fits or alone.samples_per_second <= several.samples_per_second
+    rows = [lever.changes.get("micro_batch_size", 16) for lever in compiled(**given, machine=narrow(0.4, **given)).tiled.levers() if lever.fits]
+    assert max(rows) > 1, "as many rows as may be"
+
+
+def test_what_may_be_too_large_asks_for_no_advice_until_somebody_does():
+    given = dict(GIVEN["training"])
+    machine = narrow(0.8, **given)
+    found = compiled(**given, machine=machine)
+    assert found.tiled.tried is None
+    assert not found.report["levers_sought"]
+    assert "Nothing was tried to make it fit." in found.report["out_of_memory"]["message"]
+    assert [lever.sentence for lever in found.tiled.levers()[:1]] == found.error.levers[:1], "asked for"
+    with pytest.raises(OutOfTileMemoryError, match="Tried ") as caught:
+        tileflow.compile(MODEL, machine=machine, **given)
+    assert caught.value.compilation.report["levers_sought"]
+    assert caught.value.levers == found.error.levers
+    assert compiled(**given, machine=machine, levers=True).report["levers_sought"]
+
+
+def test_levers_keep_a_budget_of_planning(monkeypatch):
+    """In operators planned, so that the same ones are tried anywhere; those that are there say the same."""
+    given, whole = too_large("training")
+    operators, all_of_them = len(whole.tiled.steps), whole.tiled.levers()
+    monkeypatch.setattr(seeking, "BUDGET", operators)
+    few = compiled(**given).tiled.levers()
+    assert few
+    assert {*map(repr, few)} < {*map(repr, all_of_them)}
 
 
 def test_a_network_of_layers_has_fewer_rows():

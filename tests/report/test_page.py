@@ -114,6 +114,22 @@ def others(one):
                        "sentence": "Tried."}]}
 
 
+def test_names_keep_their_end(shown, one, tmp_path):
+    """Where there is no room for all of a name its end can be seen: there it differs from its neighbours'."""
+    found = copy.deepcopy(one)
+    slowest = max(found["steps"], key=lambda s: s["cycles_per_update"])
+    slowest["name"] = "encoder.layers." * 12 + "(the end)/MatMul_1"
+    page = opened(shown, tmp_path, found)
+    where = """(name => { const box = name.closest('.link, td'), inside = name.getBoundingClientRect(), outside = box.getBoundingClientRect();
+      return [inside.width > outside.width, Math.round(inside.right - outside.right) <= 1, name.textContent]; })"""
+    cut, end, name = page(f"{where}(document.querySelector('.slowest .name bdi'))")
+    assert (cut, end, name) == (True, True, slowest["name"])
+    tab(page, "operators")
+    cells = page(f"[...document.querySelectorAll('[role=tabpanel]:not([hidden]) .big td bdi')].map({where})")
+    assert [slowest["name"]] == [name for cut, end, name in cells if cut and end and name == slowest["name"]]
+    quiet(page)
+
+
 @pytest.mark.exhaustive
 def test_reports_that_are_not_like_most(shown, one, tmp_path):
     for found in others(one):

@@ -395,13 +395,14 @@ def test_trace(built, made):
     found = json.loads(trace.to_text(built))
     events = found["traceEvents"]
     names = {(e["pid"], e.get("tid")): e["args"]["name"] for e in events if e["name"] in ("process_name", "thread_name")}
-    assert names == {(0, None): "IPU 0 (gc200)", (0, 1): "compute", (0, 2): "sync", (0, 3): "exchange", (0, 4): "host I/O"}
-    work = sorted((e for e in events if e["ph"] == "X" and e["tid"] != 4), key=lambda e: e["ts"])
+    assert names == {(0, None): "IPU 0 (gc200)", (0, 1): "compute", (0, 2): "sync", (0, 3): "exchange", (0, 4): "host I/O",
+                     (0, 5): "through I/O tiles"}
+    work = sorted((e for e in events if e["ph"] == "X" and e["tid"] < 4), key=lambda e: e["ts"])
     assert sum(e["args"]["cycles"] for e in work) == built["totals"]["cycles"]
     for before, after in itertools.pairwise(work):
         assert after["ts"] == pytest.approx(before["ts"] + before["dur"], abs=1e-6)          # bulk-synchronous: no gap, no overlap
     assert work[-1]["ts"] + work[-1]["dur"] == pytest.approx(1e6 * made.seconds_per_update, abs=1e-3)
-    host = [e for e in events if e["ph"] == "X" and e["tid"] == 4]
+    host = [e for e in events if e["ph"] == "X" and e["tid"] == 5]              # all of them overlap
     assert [e["name"] for e in host] == [f"{way}, micro-batch {i}" for i in range(4) for way in ("x in", "relu.2 out")]
     for before, after in itertools.pairwise(host):
         assert after["ts"] >= before["ts"] + before["dur"] - 1e-5
@@ -413,8 +414,8 @@ def test_trace_has_one_process_per_ipu_and_stays_small(built, monkeypatch):
     assert {e["pid"] for e in trace.build(several)["traceEvents"]} == {0, 1, 2, 3}
     monkeypatch.setattr(trace, "MOST_EVENTS", 10)
     events = trace.build(built)["traceEvents"]
-    assert sum(e["args"]["cycles"] for e in events if e["ph"] == "X" and e["tid"] != 4) == built["totals"]["cycles"]
-    assert sum(e["name"] == "micro-batch 3" for e in events) == 1
+    assert sum(e["args"]["cycles"] for e in events if e["ph"] == "X" and e["tid"] < 4) == built["totals"]["cycles"]
+    assert sum(e["name"] == "micro, micro-batch 3" for e in events) == 1
 
 
 def test_figures_as_people_read_them():
@@ -423,6 +424,27 @@ def test_figures_as_people_read_them():
     assert [f.short(n) for n in (0, 999, 1234, 5_600_000, 2e12)] == ["0", "999", "1.23 k", "5.6 M", "2 T"]
     assert f.histogram([0, 5, 9, 10, 99], 10, 2) == [(0, 5, 1), (5, 10, 4)]
     assert f.histogram([], 0, 1) == [(0, 1, 0)]
+
+
+def test_figures_have_no_exponents():
+    assert [f.short(n) for n in (999.6, 1e15, 0.000123, 999_999)] == ["1 k", "1 P", "0.000123", "1 M"]
+    assert [f.seconds(t) for t in (0.9996, 999.9e-6, 123.4)] == ["1 s", "1 ms", "123 s"]
+    assert [" ".join(f.flops(t)) for t in (1.25, 12345.6, 1.2e-5, 0.0)] == ["1.25 TFLOP/s", "12.35 PFLOP/s", "12 MFLOP/s", "0 FLOP/s"]
+    assert f.digits(1234567, 2) == "1200000"
+
+
+def test_what_limits_agrees_with_where_the_cycles_go(built):
+    """Insights, summary and text share the time alike, and what is waited for the host is part of it."""
+    for waits in (0, 50_000):
+        found = change(built, ("host", "waits"), waits)
+        shown = Page(report.page.render(found)).data["reports"][0]
+        summary = {p["name"]: f.percent(p["cycles"] / shown["all_phases"]) for p in shown["shares"] if p["cycles"]}
+        limits = next(x for x in insights.sections(found) if x["title"] == "What limits")
+        assert {r["cells"][0]: r["cells"][4] for r in limits["rows"]} == summary
+        assert ("host" in summary) is bool(waits)
+        assert sum(p["cycles"] for p in shown["shares"]) == shown["all_phases"] == found["totals"]["cycles"] + waits
+        lines = text.render(found).splitlines()
+        assert all(any(line.split()[:1] == [name] and share.split()[0] in line.split() for line in lines) for name, share in summary.items())
 
 
 def test_ticks():

@@ -475,7 +475,7 @@ def test_tensors_that_leave_the_chip_free_their_bytes_and_take_cycles():
         a_cycle = m.chip.streaming_bytes_per_second / m.chip.clock_hz
         assert m.streaming_cycles - states == 2 * sum(-int(-n // a_cycle) for n in m.away.bytes.values())
         report = found[mode].report
-        assert gantt.Chart(report).clock == report["totals"]["cycles"]
+        assert gantt.Chart(report).clock == report["totals"]["cycles"] + report["host"]["waits"]
         assert sum(b.cycles for b in gantt.Chart(report).bars if b.kind == "stream") == m.streaming_cycles - states
     fell = [m.ipus[0].memory.categories["activations"].sum() for m in machines.values()]
     assert fell[0] > fell[1] > fell[2] >= fell[3]
@@ -741,7 +741,7 @@ def test_1f1b_holds_fewer_micro_batches_than_the_grouped_schedule():
     assert all(b < a for a, b in zip(stashed[0][:3], stashed[1][:3], strict=True))
     assert stashed[1][3] == 0
     assert alternating.tiled.ipus[0].stashed == 3 * (2 * 144 * 4 + 2 * 4 * 100 * 4), "F - 1 more"
-    assert gantt.Chart(alternating.report).clock == alternating.report["totals"]["cycles"]
+    assert gantt.Chart(alternating.report).clock == alternating.report["totals"]["cycles"] + alternating.report["host"]["waits"]
 
 
 def test_equal_stages_work_all_the_time_but_for_the_ends():
@@ -770,7 +770,7 @@ def test_reports_say_what_their_figures_are_of(training: bool, more: dict[str, A
     text, unit = found.to_text(), one.split()[1]
     assert f"cycles per {unit} " in text
     if more:
-        assert f"IPUs over the {found.report['totals']['cycles']:,} cycles of {one} (" in text
+        assert f"IPUs over the {found.report['totals']['cycles'] + found.report['host']['waits']:,} cycles of {one} (" in text
     assert {u for u in ("update", "call", "micro-batch") if f"cycles per {u}" in text} == {unit}
     data = pagedata.data(found.report)
     assert (data["unit"], data["one"]) == (unit, one)
@@ -779,11 +779,11 @@ def test_reports_say_what_their_figures_are_of(training: bool, more: dict[str, A
 def test_a_picture_of_the_schedule(tmp_path: Path):
     found = tiled(**FOUR.to_options(), report=tmp_path)
     chart = gantt.Chart(found.report)
-    assert chart.clock == found.report["totals"]["cycles"], "bars end where the update does"
+    assert chart.clock == found.report["totals"]["cycles"] + found.report["host"]["waits"], "bars end where the update does"
     for ipu in found.report["ipus"]:
         own = sorted((b for b in chart.bars if b.ipu == ipu["number"]), key=lambda b: b.start)
         assert all(a.start + a.cycles <= b.start for a, b in itertools.pairwise(own)), "one thing at a time"
-        assert sum(b.cycles for b in own if b.kind != "exchange") == ipu["busy"]
+        assert sum(b.cycles for b in own if b.kind not in ("exchange", "host")) == ipu["busy"]
         assert ipu["utilisation"] == pytest.approx(ipu["busy"] / chart.clock)
     text = found.to_text()
     assert "IPU 3  │" in text

@@ -139,7 +139,7 @@ def test_sixteen_ipus_as_four_replicas_of_four_stages_are_one_report(tmp_path: P
     assert "16 × gc200 (4 replicas of 4 IPUs), each" in text
     assert "All-reduce of" in text
     chart = gantt.Chart(all_)
-    assert chart.clock == all_["totals"]["cycles"]
+    assert chart.clock == all_["totals"]["cycles"] + all_["host"]["waits"]
     assert {(b.ipu, b.cycles, b.part) for b in chart.bars if b.kind == "replicas"} == {(i, waited, "all-reduce over 4 replicas") for i in range(4)}
     assert report.load(tmp_path) == all_
     page = (tmp_path / "page.html").read_text(encoding="utf-8")

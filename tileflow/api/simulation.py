@@ -43,8 +43,9 @@ def compile(model: Modelish, options: Options | None = None, *, training: bool =
     Args:
         inputs: for a network of layers: its inputs for one micro-batch, as arrays, or as shapes of arrays of `precision`.
         report: folder for report.json, page.html and trace.json.
-        allow_out_of_memory: return a program that does not fit the chip instead of raising.
-        levers: of a program that fits, try changes of options that make it faster or smaller; they are in the report, and `tiled.levers()`.
+        allow_out_of_memory: return a program that does not fit the chip instead of raising; nothing is tried to make it fit.
+        levers: try changes of options that make a program that fits faster or smaller, and one that does not fit; they are in the report, and
+            `tiled.levers()`.
 
     Raises:
         OutOfTileMemoryError: the program does not fit; the report is written first.

@@ -48,17 +48,21 @@ def run(chosen: argparse.Namespace) -> int:
     if options.machine is None or chosen.stop_after is not None:
         say(api.compile(path, options, training=chosen.training, stop_after=chosen.stop_after, report=chosen.report).to_text())
         return OK
-    result: Any = api.compile(path, options, training=chosen.training, report=chosen.report, allow_out_of_memory=True, levers=chosen.levers)
-    say(result.to_text(chosen.verbose))
-    say_where(result.folder)
     try:
-        result.require_fit()
+        result: Any = api.compile(path, options, training=chosen.training, report=chosen.report, levers=chosen.levers)
     except OutOfTileMemoryError as error:
+        _say(error.compilation, chosen)
         suggest.say_fitting(error, chosen.model, chosen.training, options)
         raise
+    _say(result, chosen)
     if chosen.levers:
         suggest.say_faster(result.tiled, chosen.model, chosen.training, options)
     return _tile_exact(result, options) if chosen.tile_exact else OK
+
+
+def _say(result: Any, chosen: argparse.Namespace) -> None:
+    say(result.to_text(chosen.verbose))
+    say_where(result.folder)
 
 
 def _export(chosen: argparse.Namespace, options: Options, path: Any) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ..graph.work import Contraction
+from ..options.options import declarations
 from ..system.errors import TileflowError
 from ..tiles.plans.plan import TileStep
 from ..tiles.program.schedule import layer_of
@@ -31,11 +32,15 @@ WORTH = 0.01
 """Of a program that fits: what saves less of its time or of its bytes is left out."""
 IO_TILES = 32
 MOST_DOUBLINGS = 3
+BUDGET = 80_000
+"""Operators that are planned to find what makes a program fit; one that is compiled anew counts twice. What no time is left for is not tried."""
 
 
 def find_levers(tiled: TileProgram, model: Planner) -> list[Lever]:
-    """Levers in order of use: those that make the program fit first, those that take the fewest cycles of all their IPUs per sample first; then
+    """Levers in order of use: those that make the program fit first, those with the most samples per second for each of their IPUs first; then
     those that come closest. What saves nothing is left out. Of a program that fits, those that make it faster or smaller and leave it fitting.
+
+    Where none alone makes it fit on the IPUs that it has, levers are pulled together before there are more IPUs.
 
     model: the program's model, to be tried with other settings.
     """
@@ -45,10 +50,13 @@ def find_levers(tiled: TileProgram, model: Planner) -> list[Lever]:
                                                                               or lever.bytes < (1 - WORTH) * pulled.bytes)]
         return sorted(useful, key=lambda lever: (-lever.samples_per_second / lever.ipus, lever.bytes, lever.name))
     tried = list(pulled.attempts())
+    if not any(lever.fits for lever in tried):
+        tried += pulled.together(tried)
+    tried += pulled.more_ipus({})
+    if not any(lever.fits for lever in tried):
+        tried += pulled.together_on_more(tried)
     helpful = [lever for lever in tried if lever.bytes < pulled.bytes]
-    if not any(lever.fits for lever in helpful):
-        helpful += [lever for lever in pulled.together(helpful) if lever.bytes < pulled.bytes]
-    return sorted(helpful, key=lambda lever: (not lever.fits, lever.slower * lever.ipus if lever.fits else lever.bytes, lever.name))
+    return sorted(helpful, key=lambda lever: (not lever.fits, -lever.samples_per_second / lever.ipus if lever.fits else lever.bytes, lever.name))
 
 
 class _Levers(Search[Lever | None]):
@@ -58,18 +66,21 @@ class _Levers(Search[Lever | None]):
         super().__init__()
         self.model, self.tiled, self.options, self.program = model, tiled, tiled.options, tiled.program
         self.bytes = int(tiled.peak.max(initial=0))
+        self.budget = float("inf") if tiled.fits else BUDGET
 
     def attempts(self) -> Iterator[Lever]:
-        yield from self.lower_proportion()
+        """What can be tried of a program that does not fit, on the IPUs that it has; a half of the budget is left for more of them at once."""
+        self.budget /= 2
         training, staging = self.program.training, self.program.staging
+        yield from self.fewer_bits()
         if training and not self.options.recompute and (staging is None or not staging.recompute):
             yield from self.measured("recompute", {"recompute": True})
+        yield from self.lower_proportion()
         yield from self.off_chip()
         yield from self.shared_out()
-        yield from self.fewer_bits()
-        yield from self.in_pieces()
         yield from self.smaller_micro_batch()
-        yield from self.more_ipus({})
+        yield from self.in_pieces()
+        self.budget += BUDGET / 2
 
     def improvements(self) -> Iterator[Lever]:
         """What can be tried on a program that fits."""
@@ -146,13 +157,17 @@ class _Levers(Search[Lever | None]):
         yield from self.measured(name, changes)
 
     def measured(self, name: str, changes: Changes) -> Iterator[Lever]:
-        """A lever, unless it cannot be pulled."""
+        """A lever, unless it cannot be pulled or is one too many."""
+        if self.budget <= 0 and repr(sorted(changes.items())) not in self.points:
+            return
         lever = self.once(repr(sorted(changes.items())), lambda: self._pulled(changes))
         if lever is not None:
             yield dataclasses.replace(lever, name=name, changes=dict(changes))
 
     def _pulled(self, changes: Changes) -> Lever | None:
         """What changes come to, as a lever without a name; None where there cannot be such stages, or such a batch."""
+        anew = any(not declarations()[name].machine_alone for name in changes)
+        self.budget -= len(self.tiled.steps) * (2 if anew else 1)
         outcome = self.model.changed(changes)
         found = outcome.tiled
         if found is None:
@@ -180,13 +195,17 @@ class _Levers(Search[Lever | None]):
 
     def lower_proportion(self) -> Iterator[Lever]:
         """The highest proportion that fits; where none does, the one of the two lowest that needs less."""
-        lower = sorted((p for p in PROPORTIONS if p < self.options.available_memory_proportion), reverse=True)
-        choices: list[tuple[str, Changes]] = [(f"available_memory_proportion {p:g}", {"available_memory_proportion": p}) for p in lower]
+        choices = self.proportions(0.0)
         lowest = min((lever for choice in choices[-2:] for lever in self.measured(*choice)), key=lambda lever: lever.bytes, default=None)
         if lowest is not None and lowest.fits:
-            yield from self.mildest([c for c in choices if c[1]["available_memory_proportion"] >= lowest.changes["available_memory_proportion"]])
+            yield from self.mildest(self.proportions(lowest.changes["available_memory_proportion"]))
         elif lowest is not None:
             yield lowest
+
+    def proportions(self, least: float) -> list[tuple[str, Changes]]:
+        """Proportions that are lower than now, down to the least, the highest first."""
+        lower = sorted((p for p in PROPORTIONS if least <= p < self.options.available_memory_proportion), reverse=True)
+        return [(f"available_memory_proportion {p:g}", {"available_memory_proportion": p}) for p in lower]
 
     def off_chip(self) -> Iterator[Lever]:
         """Each group of tensors in streaming memory."""
@@ -258,22 +277,58 @@ class _Levers(Search[Lever | None]):
             yield last
 
     def together(self, levers: Sequence[Lever]) -> Iterator[Lever]:
-        """All that help at once, first on as many IPUs as the program has, then on more."""
-        have = counts(self.tiled.ipus, self.options.replicas)["all"]
-        here = [lever for lever in levers if lever.ipus == have]
-        if not here:
+        """All that help, at once; where that fits, without those of them that cost time and are not needed, the dearest first, and the others as mild
+        as they may be."""
+        used = sorted(self._here(levers), key=lambda lever: -lever.slower)
+        best = next(self._all(used), None) if len(used) > 1 else None
+        if best is None:
             return
-        changes: dict[str, Any] = {}
-        for lever in here:
-            changes |= lever.changes
-        name = " and ".join(lever.name for lever in here)
-        if len(here) > 1:
-            all_of_them = next(self.measured(name, changes), None)
-            if all_of_them is not None:
-                yield all_of_them
-                if all_of_them.fits:
-                    return
-        yield from (dataclasses.replace(lever, name=f"{name} and {lever.name}") for lever in self.more_ipus(changes))
+        for lever in [lever for lever in used if lever.slower > 1] if best.fits else ():
+            fewer = [other for other in used if other is not lever]
+            found = next(self._all(fewer), None)
+            if found is not None and found.fits and found.samples_per_second >= best.samples_per_second:
+                best, used = found, fewer
+        for i, lever in enumerate(used) if best.fits else ():
+            choices = [_merged([*used[:i], dataclasses.replace(lever, name=name, changes=changes), *used[i + 1:]]) for name, changes in
+                       self.milder(lever)]
+            found = next(self.mildest(choices), best)
+            if found.fits and found.samples_per_second > best.samples_per_second:
+                best, used[i] = found, dataclasses.replace(lever, changes={name: found.changes[name] for name in lever.changes})
+        yield best
+
+    def milder(self, lever: Lever) -> list[tuple[str, Changes]]:
+        """A lever of which there is more or less, from the least of it to as much as it is."""
+        if "micro_batch_size" in lever.changes:
+            rows, found = lever.changes["micro_batch_size"], []
+            while rows < self.program.batching.micro_batch:
+                found.append(self.micro_batch(rows))
+                rows *= 2
+            return found[::-1]
+        least = lever.changes.get("available_memory_proportion")
+        return self.proportions(least) if isinstance(least, float) else []
+
+    def together_on_more(self, levers: Sequence[Lever]) -> Iterator[Lever]:
+        """All that help, on more IPUs."""
+        here = [lever for lever in self._here(levers) if " and " not in lever.name]
+        name, changes = _merged(here)
+        if changes:
+            yield from (dataclasses.replace(lever, name=f"{name} and {lever.name}") for lever in self.more_ipus(changes))
+
+    def _here(self, levers: Sequence[Lever]) -> list[Lever]:
+        """Those that help on as many IPUs as the program has."""
+        have = counts(self.tiled.ipus, self.options.replicas)["all"]
+        return [lever for lever in levers if lever.ipus == have and lever.bytes < self.bytes]
+
+    def _all(self, levers: Sequence[Lever]) -> Iterator[Lever]:
+        return self.measured(*_merged(levers)) if levers else iter(())
+
+
+def _merged(levers: Sequence[Lever]) -> tuple[str, Changes]:
+    """The name of several levers at once, and what they change."""
+    changes: dict[str, Any] = {}
+    for lever in levers:
+        changes |= lever.changes
+    return " and ".join(lever.name for lever in levers), changes
 
 
 def _widest_product(tiled: TileProgram) -> TileStep | None:

@@ -1,6 +1,7 @@
 """The tile machine behind the verbs: compile with a report, tune."""
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -32,13 +33,11 @@ class TileCompilation(Compilation):
     """A Program and what the tile machine says about it.
 
     tiled: plans, schedule, bytes per tile and cycles. report: the same as plain data. folder: where the report was written.
-    error: what `require_fit` raises because the program does not fit.
     """
 
     tiled: TileProgram = field(kw_only=True)
     report: Report = field(kw_only=True)
     folder: Path | None = field(default=None, kw_only=True)
-    error: OutOfTileMemoryError | None = field(default=None, kw_only=True)
 
     def __repr__(self) -> str:
         chip, worst = self.report["chip"], int(self.tiled.peak.max(initial=0))
@@ -49,6 +48,18 @@ class TileCompilation(Compilation):
     @property
     def fits(self) -> bool:
         return self.tiled.fits
+
+    @functools.cached_property
+    def error(self) -> OutOfTileMemoryError | None:
+        """What `require_fit` raises because the program does not fit. Levers are looked for where nobody has: as long as many compilations."""
+        if not self.fits:
+            self.tiled.levers()
+        error = _error(self.tiled)
+        if error is not None:
+            error.compilation = self
+            if self.folder is not None:
+                error.add_note(f"The report is in {self.folder}.")
+        return error
 
     def require_fit(self) -> TileCompilation:
         """This, or OutOfTileMemoryError where the program does not fit."""
@@ -80,14 +91,15 @@ def compile_tiles(compilation: Compilation, options: Options, *, model: str = ""
                   allow_out_of_memory: bool = False, made: Maker, levers: bool = False) -> TileCompilation:
     """Analyse a compiled program on the options' chip and write the report.
 
-    made: compiles the model again, to try what would make it fit. levers: of a program that fits, try what would make it faster or smaller.
+    made: compiles the model again, to try what would make it fit, which is done unless the program may be too large. levers: try that in any case,
+    and of a program that fits what would make it faster or smaller.
 
     Raises:
         OutOfTileMemoryError: the program does not fit, unless allowed; the report is written first.
     """
     tiled = analyzed(compilation, options)
     _let_find(tiled, compilation, options, made)
-    if levers:
+    if levers or not (tiled.fits or allow_out_of_memory):
         tiled.levers()
     return _finished(compilation, tiled, model, folder, None, allow_out_of_memory)
 
@@ -99,25 +111,24 @@ def _let_find(tiled: TileProgram, compilation: Compilation, options: Options, ma
 
 def _finished(compilation: Compilation, tiled: TileProgram, model: str, folder: str | os.PathLike[str] | None, points: Any,
               allow_out_of_memory: bool) -> TileCompilation:
-    error = _error(tiled)
-    report = reports.build(tiled, model=model, out_of_memory=error, frontier=points, notes=compilation.notes)
+    report = reports.build(tiled, model=model, out_of_memory=_error(tiled), frontier=points, notes=compilation.notes)
     written = None if folder is None else reports.write(report, folder)
     if written is not None:
         write_plans(tiled, written / PLANS)
-    if error is not None and written is not None:
-        error.add_note(f"The report is in {written}.")
-    result = TileCompilation(compilation.program, compilation.seconds, compilation.notes, tiled=tiled, report=report, folder=written, error=error)
+    result = TileCompilation(compilation.program, compilation.seconds, compilation.notes, tiled=tiled, report=report, folder=written)
     return result if allow_out_of_memory else result.require_fit()
 
 
 def _error(tiled: TileProgram) -> OutOfTileMemoryError | None:
-    """What to raise once the report is written: a tile needs more bytes than it has."""
+    """A tile needs more bytes than it has; with levers, where they were looked for."""
     if tiled.fits:
         return None
-    levers = [lever for lever in tiled.levers() if lever.fits][:3] or tiled.levers()[:3]
+    tried = tiled.tried or []
+    levers = [lever for lever in tried if lever.fits][:3] or tried[:3]
     return OutOfTileMemoryError(tiled.worst_tile, int(tiled.peak[tiled.worst_tile]), tiled.chip.usable_bytes,
                                 [(c.layer, c.nbytes, dict(c.categories)) for c in tiled.contributors()[:5]],
-                                [lever.sentence for lever in levers], [lever.changes for lever in levers if lever.fits])
+                                None if tiled.tried is None else [lever.sentence for lever in levers],
+                                [lever.changes for lever in levers if lever.fits])
 
 
 @dataclass
@@ -172,6 +183,8 @@ def tune(compilation: Compilation, options: Options, *, model: str = "", folder:
     best, setting = tuning.best, tuning.best.proportions
     chosen = options.clone(available_memory_proportion=setting)
     _let_find(tuning.tiled, compilation, chosen, made)
+    if not tuning.tiled.fits:
+        tuning.tiled.levers()
     points = [*tuning.points.values()]
     finished = _finished(compilation, tuning.tiled, model, folder, [p.to_dict(p is best) for p in points], True)
     if (error := finished.error) is not None:                             # what was tried besides was tried with these

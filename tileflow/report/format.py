@@ -2,11 +2,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 PHASE_WORDS = {
     "compute": "vertices at work on the worst tile", "exchange": "data on their way between tiles", "sync": "tiles waiting for one another",
-    "transform": "rearranging and casting on the tile", "reduce": "adding partial sums",
+    "transform": "rearranging and casting on the tile", "reduce": "adding partial sums", "host": "tiles waiting for streams of the host",
 }
 GROUPS = {
     "weights": "always live", "optimizer": "always live", "buffers": "always live", "constants": "always live", "code": "code",
@@ -28,12 +29,24 @@ def count(n: float) -> str:
     return f"{n:,.0f}"
 
 
-def short(n: float) -> str:
+def digits(n: float, most: int = 3) -> str:
+    """So many significant digits, without an exponent: 1234 -> 1230, 0.00012345 -> 0.000123."""
+    return format(Decimal(f"{n:.{most}g}"), "f")
+
+
+def short(n: float, most: int = 3) -> str:
     """1234567 -> 1.23 M."""
-    for limit, letter in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
+    n = float(f"{n:.{most}g}")
+    for limit, letter in ((1e15, " P"), (1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
         if abs(n) >= limit:
-            return f"{n / limit:.3g}{letter}"
-    return f"{n:.3g}"
+            return f"{digits(n / limit, most)}{letter}"
+    return digits(n, most)
+
+
+def flops(tera: float) -> tuple[str, str]:
+    """1e12 FLOP/s as a figure and its unit: 1.25, TFLOP/s; 0.0125 is 12.5 GFLOP/s."""
+    figure, _, letter = short(1e12 * tera, 4).partition(" ")
+    return figure, f"{letter}FLOP/s"
 
 
 def size(n: float) -> str:
@@ -48,10 +61,11 @@ def size(n: float) -> str:
 
 def seconds(t: float) -> str:
     """A duration with a unit that suits it."""
+    t = float(f"{t:.3g}")
     for limit, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
         if t >= limit:
-            return f"{t / limit:.3g} {unit}"
-    return f"{1e9 * t:.3g} ns"
+            return f"{digits(t / limit)} {unit}"
+    return f"{digits(1e9 * t)} ns"
 
 
 def percent(share: float) -> str:
@@ -197,7 +211,7 @@ def one(report: Mapping[str, Any]) -> str:
 
 def apart(report: Mapping[str, Any]) -> list[str]:
     """Why the cycles of all operators are not those of an update, in a sentence; none where they are."""
-    cycles, operators = report["totals"]["cycles"], all_phases(report)
+    cycles, operators = report["totals"]["cycles"], sum(report["totals"]["phases"].values())
     if operators == cycles:
         return []
     ways = [(len(report["ipus"]) > 1, "IPUs work side by side or wait for one another"), (report["crossing"], "tensors pass from IPU to IPU"),
@@ -205,7 +219,8 @@ def apart(report: Mapping[str, Any]) -> list[str]:
             (report["collectives"], "replicas put together what they share")]
     said = [words for there, words in ways if there]
     why = f": {', '.join(said)}" if said else ""
-    return [f"Shares are of the {count(operators)} cycles that all operators take; {one(report)} takes {count(cycles)}{why}."]
+    waited = " and their IPUs wait for the host" if "host" in shares(report) else ""
+    return [f"Shares are of the {count(all_phases(report))} cycles that all operators take{waited}; {one(report)} takes {count(cycles)}{why}."]
 
 
 def histogram(values: Sequence[float], top: float, bins: int) -> list[tuple[float, float, int]]:
@@ -222,6 +237,12 @@ def fullest_ipu(report: Mapping[str, Any]) -> int:
     return int(max(report["ipus"], key=lambda ipu: (ipu["worst"], -ipu["number"]))["number"])
 
 
+def shares(report: Mapping[str, Any]) -> dict[str, int]:
+    """Where the time of the IPUs of a replica goes: cycles of each phase of all operators and, as "host", those in which they wait for the host."""
+    waited = report["host"].get("waits", 0) * max(1, len(report["ipus"]))
+    return {**report["totals"]["phases"], **({"host": waited} if waited else {})}
+
+
 def all_phases(report: Mapping[str, Any]) -> int:
-    """Cycles of all phases of the IPUs of a replica, which on one IPU alone are those of an update."""
-    return max(1, sum(report["totals"]["phases"].values()))
+    """All of these, of which shares of cycles are said; on one IPU alone they are an update's."""
+    return max(1, sum(shares(report).values()))

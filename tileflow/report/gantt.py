@@ -6,11 +6,13 @@ from dataclasses import dataclass, replace
 
 from ..program.schedule import Atomic, Fold, Refresh, Repeat, Run, Step, Steps, Stream, Wave, busy, elapsed, exchanged, from_data, key, rounds, visits
 from . import format as f
+from .hosting import Host
 from .json import Report
 
-MARKS = {"forward": "F", "recompute": "r", "backward": "B", "fold": "+", "update": "u", "exchange": "x", "replicas": "a", "stream": "s", "more": "~"}
+MARKS = {"forward": "F", "recompute": "r", "backward": "B", "fold": "+", "update": "u", "exchange": "x", "replicas": "a", "stream": "s", "host": "h",
+         "more": "~"}
 """What an IPU does, and its letter; other roles have their initial. replicas: what it does together with its like of other replicas. stream: tensors
-pass to or from streaming memory. more: turns of a long pipeline that are not drawn one by one."""
+pass to or from streaming memory. host: tiles wait for a stream of the host. more: turns of a long pipeline that are not drawn one by one."""
 TURNS = 64
 """Of a Repeat that are drawn."""
 MOST = 20_000
@@ -43,9 +45,13 @@ class Stretch:
 
 
 class Chart:
-    """The bars of an update's schedule, the IPUs and the cycles of all."""
+    """The bars of an update's schedule, the IPUs and the cycles of all, what is waited for the host included.
 
-    def __init__(self, report: Report) -> None:
+    bars: those of an IPU follow one another. beside: streams of the host that pass through I/O tiles while the others compute.
+    """
+
+    def __init__(self, report: Report, turns: int = TURNS) -> None:
+        """turns: of a Repeat that are drawn."""
         self.pieces = _pieces(report)
         self.cycles = {part: sum(piece.cycles for piece in found) for part, found in self.pieces.items()}
         self.cycles |= {s["stream"]: s["cycles"] for s in report["streaming"]}
@@ -54,7 +60,14 @@ class Chart:
         self.together = {(c["part"], c["when"]): f"{c['kind']} over {c['replicas']} replicas" for c in report["collectives"]}
         self.ipus = [i["number"] for i in report["ipus"]] or [0]
         self.clock = self.drawn = 0
-        self.bars = list(self._steps(from_data(report["schedule"]), 0, None))
+        self.turns = turns
+        steps = from_data(report["schedule"])
+        self.host = Host(report, steps)
+        self.beside: list[Bar] = []
+        self.bars = list(self._steps(steps, 0, None))
+        if left := self.host.left:
+            self.bars.append(Bar(self.ipus[0], "host", "what I/O tiles hand on", None, self.clock, left))
+            self.clock += left
 
     def _steps(self, steps: Steps, micro: int, counts: str | None) -> Iterator[Bar]:
         for together in rounds(steps):
@@ -69,8 +82,8 @@ class Chart:
 
     def _repeat(self, repeat: Repeat, micro: int) -> Iterator[Bar]:
         for turn in range(repeat.times):
-            if turn == TURNS or self.drawn > MOST:
-                rest = (repeat.times - turn) * self._turn(repeat)
+            if turn == self.turns or self.drawn > MOST:
+                rest = (repeat.times - turn) * self._turn(repeat) + self.host.waits_in(repeat, repeat.times - turn)
                 yield from (Bar(i, "more", f"{repeat.times - turn} turns more", None, self.clock, rest) for i in self.ipus)
                 self.clock += rest
                 return
@@ -82,6 +95,7 @@ class Chart:
         return elapsed(repeat.steps, self.cycles, self.crossing) + together
 
     def _round(self, steps: Sequence[Step], micro: int, counts: str | None) -> Iterator[Bar]:
+        yield from self._streams(steps, micro, counts, True)
         yield from self._replicas(steps, "before")
         at: dict[int, int] = {}
         for step in steps:
@@ -105,6 +119,21 @@ class Chart:
             yield from (Bar(i, "exchange", "between IPUs", None, self.clock, crossing) for i in self.ipus)
             self.clock += crossing
         yield from self._replicas(steps, "after")
+        yield from self._streams(steps, micro, counts, False)
+
+    def _streams(self, steps: Sequence[Step], micro: int, counts: str | None, to_chip: bool) -> Iterator[Bar]:
+        """What comes from the host before these steps, or goes there after them: the tiles wait, but for what passes beside."""
+        for leaf in [leaf for step in steps for leaf in (step.runs if isinstance(step, Wave) else (step,)) if isinstance(leaf, Run)]:
+            for name, cycles, waited in self.host.streams(leaf.part, to_chip):
+                last = self.beside[-1].start + self.beside[-1].cycles if self.beside else 0
+                begun = self.clock if waited else max(self.clock, last)
+                found = Bar(leaf.ipu, "host", name, micro + leaf.ahead if counts == "micro-batch" else None, begun, cycles)
+                self.drawn += 1
+                if waited:
+                    self.clock += cycles
+                    yield found
+                else:
+                    self.beside.append(found)
 
     def _replicas(self, steps: Sequence[Step], when: str) -> Iterator[Bar]:
         """What replicas do together before or after these steps."""
@@ -192,8 +221,8 @@ def advice(report: Report) -> list[str]:
         found.append(f"Filling and draining the pipeline costs {f.count(extra)} cycles, {f.percent(share)} of all.")
     least = min(report["ipus"], key=lambda i: i["busy"])
     if busiest["busy"] > 1.25 * least["busy"]:
-        found.append(f"IPU {busiest['number']} works {busiest['busy'] / max(1, least['busy']):.2g} times as long as IPU {least['number']}, which "
-                     "waits.")
+        times = f.digits(busiest["busy"] / max(1, least["busy"]), 2)
+        found.append(f"IPU {busiest['number']} works {times} times as long as IPU {least['number']}, which waits.")
     return found
 
 

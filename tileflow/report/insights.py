@@ -32,21 +32,23 @@ def row(cells: Sequence[Any], share: float, goto: Sequence[Any] | None = None) -
 
 
 def _limits(report: Report) -> Section:
-    """Cycles by what decides them."""
-    total = max(1, sum(s["cycles_per_update"] for s in report["steps"]))
-    cycles: dict[str, int] = {}
+    """What the time is spent on, as the summary has it, and of how many operators that is most."""
+    total, found = f.all_phases(report), f.shares(report)
     count: dict[str, int] = {}
     for s in report["steps"]:
-        cycles[s["limit"]] = cycles.get(s["limit"], 0) + s["cycles_per_update"]
-        count[s["limit"]] = count.get(s["limit"], 0) + 1
-    rows = [row((name, f.LIMIT_WORDS.get(name, ""), f.count(count[name]), f.count(n), f.percent(n / total)), n / total, ("operators", {"text": name}))
-            for name, n in sorted(cycles.items(), key=lambda item: (-item[1], item[0])) if n]
-    said = " ".join(["Every operator's cycles are decided by one thing; these are all cycles by that.", *f.limits(report)])
+        count[s["limit"]] = count.get(s["limit"], 0) + bool(s["cycles_per_update"])
+    rows = [row((name, f.PHASE_WORDS.get(name, ""), f.count(count.get(name, 0)), f.count(n), f.percent(n / total)), n / total,
+                None if name == "host" else ("operators", {"text": name}))
+            for name, n in sorted(found.items(), key=lambda item: (-item[1], item[0])) if n]
+    besides = [f"{f.count(n)} operators could be faster: {f.LIMIT_WORDS[name]}." for name, n in sorted(count.items())
+               if n and name not in found and name in f.LIMIT_WORDS]
+    said = " ".join(["The cycles of all operators by what they are spent on, and the operators that spend most of theirs on it.", *besides,
+                     *f.limits(report)])
     return section("What limits", said, ("limit", "what it means", "operators", "cycles", "share"), rows)
 
 
 def _operators(report: Report) -> Section:
-    total = max(1, sum(s["cycles_per_update"] for s in report["steps"]))
+    total = f.all_phases(report)
     most = sorted(report["steps"], key=lambda s: (-s["cycles_per_update"], s["index"]))[:ROWS]
     rows = [row((s["name"], s["role"], s["limit"], f.count(s["cycles_per_update"]), f.percent(s["cycles_per_update"] / total)),
                 s["cycles_per_update"] / total, ("operators", {"step": s["index"]})) for s in most if s["cycles_per_update"]]
@@ -55,7 +57,7 @@ def _operators(report: Report) -> Section:
 
 def _layers(report: Report) -> Section:
     """Cycles of an update by the layer that operators came from, all passes together."""
-    total = max(1, sum(s["cycles_per_update"] for s in report["steps"]))
+    total = f.all_phases(report)
     cycles: dict[str, dict[str, int]] = {}
     for s in report["steps"]:
         of_role = cycles.setdefault(s["sources"][0] if s["sources"] else s["op"], {})

@@ -67,7 +67,7 @@ def build(tiled: TileProgram, *, model: str = "", out_of_memory: BaseException |
         "memory": {"bytes_per_tile": tiled.chip.usable_bytes, "fits": tiled.fits, "kinds": facts.kinds(tiled.categories), **worst,
                    "steps": facts.over_steps(tiled.measured)},
         "schedule": to_data(period(tiled.program.schedule)),
-        "ipus": [_ipu(i, tiled.cycles_per_update) for i in tiled.ipus],
+        "ipus": [_ipu(i, tiled.cycles_per_update + tiled.io.waits) for i in tiled.ipus],
         "staging": _staging(tiled),
         "crossing": [] if tiled.links is None else [{"part": part, "cycles": n} for part, n in tiled.links.cycles.items()],
         "streaming": [] if tiled.away is None else
@@ -92,7 +92,7 @@ def _chip(tiled: TileProgram) -> dict[str, Any]:
 
 def _host(tiled: TileProgram) -> dict[str, Any]:
     streams = [{"name": t.name, "to_chip": t.to_chip, "bytes": t.nbytes, "cycles": t.cycles, "repeats": t.repeats,
-                "overlaps": share} for t, share in zip(tiled.transfers, tiled.io.shares, strict=True)]
+                "part": t.part, "overlaps": share} for t, share in zip(tiled.transfers, tiled.io.shares, strict=True)]
     return {"streams": streams, "cycles_per_update": tiled.host_cycles, "waits": tiled.io.waits,
             "io_tiles": {"number": tiled.options.num_io_tiles, "bytes": tiled.io.tile_bytes}, "streaming_memory_cycles": tiled.streaming_cycles,
             "streaming_memory_bytes": tiled.off_chip}

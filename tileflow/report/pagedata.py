@@ -6,7 +6,7 @@ from typing import Any
 
 from ..program.schedule import elapsed, from_data
 from . import format as f
-from . import gantt, insights, trace
+from . import gantt, insights
 from .json import Report
 from .palette import colour
 
@@ -42,6 +42,7 @@ def data(report: Report) -> dict[str, Any]:
         "fits": m["fits"], "error": report["out_of_memory"] and report["out_of_memory"]["message"], "made_by": report["made_by"],
         "unit": f.unit(report), "one": f.one(report), "figures": _figures(report),
         "phases": [{"name": p, "words": f.PHASE_WORDS.get(p, ""), "colour": colour(p), "cycles": t["phases"][p]} for p in phases],
+        "shares": [{"name": p, "words": f.PHASE_WORDS.get(p, ""), "colour": colour(p), "cycles": n} for p, n in f.shares(report).items()],
         "all_phases": f.all_phases(report), "cycles": t["cycles"], "limits": [*f.limits(report), *f.together(report), *f.apart(report)],
         "memory": _memory(report),
         "steps": _steps(report, phases, texts), "parts": _parts(report),
@@ -60,7 +61,7 @@ def _figures(report: Report) -> list[list[Any]]:
     unit = f.unit(report)
     used = m["worst"] / max(1, m["bytes_per_tile"])
     return [[f.short(t["cycles"]), f"cycles per {unit}", None], [f.seconds(t["seconds"]), f"per {unit}", None],
-            [f.short(t["samples_per_second"]), "samples per second", None], [f"{t['tflops']:.4g}", "TFLOP/s", None],
+            [f.short(t["samples_per_second"]), "samples per second", None], [*f.flops(t["tflops"]), None],
             [f.percent(t["peak_fraction"]), "of peak", round(t["peak_fraction"], 4)], [f.percent(used), "of memory, fullest tile", round(used, 4)]]
 
 
@@ -143,18 +144,13 @@ def _chart(report: Report, texts: Texts) -> dict[str, Any]:
     names = gantt.kinds(chart)
     number = {name: i for i, name in enumerate(names)}
     return {
-        "cycles": chart.clock, "ipus": chart.ipus, "kinds": [{"name": n, "colour": colour(n)} for n in names],
+        "cycles": chart.clock, "hz": report["chip"]["clock_hz"], "ipus": chart.ipus, "kinds": [{"name": n, "colour": colour(n)} for n in names],
         "ipu": [b.ipu for b in bars], "kind": [number[b.kind] for b in bars], "part": [texts.number(b.part) for b in bars],
         "micro": [-1 if b.micro_batch is None else b.micro_batch for b in bars], "start": [b.start for b in bars], "length": [b.cycles for b in bars],
         "first": [b.first for b in bars], "last": [b.last for b in bars],
-        "host": [[texts.number(name), start, cycles] for name, start, cycles in trace.streams(report)],
-        "advice": [*(gantt.advice(report) if report["ipus"] else []), *_waits(report)]}
-
-
-def _waits(report: Report) -> list[str]:
-    """A sentence on what a chart of cycles does not show."""
-    waits = report["host"].get("waits", 0)
-    return [f"The {f.count(waits)} cycles that tiles wait for the host's streams come on top."] if waits else []
+        "host": [[texts.number(b.part), b.start, b.cycles] for b in sorted((*chart.beside, *(b for b in chart.bars if b.kind == "host")),
+                                                                           key=lambda b: b.start)],
+        "advice": gantt.advice(report) if report["ipus"] else []}
 
 
 def _ipus(report: Report) -> list[list[Any]]:
@@ -223,5 +219,5 @@ def _value(v: Any) -> str:
     if isinstance(v, bool) or v is None:
         return {True: "yes", False: "no", None: "unknown"}[v]
     if isinstance(v, (int, float)):
-        return f.short(v) if abs(v) >= 1e7 else f"{v:,.6g}" if isinstance(v, float) else f"{v:,}"
+        return f.short(v) if abs(v) >= 1e7 else f.digits(v, 6) if isinstance(v, float) else f"{v:,}"
     return str(v)

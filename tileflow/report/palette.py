@@ -9,6 +9,7 @@ KNOWN = {
     "temporaries": "#fd7e14", "exchange": "#12a594", "exchange buffers": "#d6517d", "compute": "#4c6ef5", "sync": "#adb5bd", "transform": "#f2a93b",
     "reduce": "#d6517d", "forward": "#4c6ef5", "recompute": "#f2a93b", "backward": "#845ef7", "fold": "#d6517d", "update": "#15aabf",
     "replicas": "#82c91e", "stream": "#fd7e14", "more": "#adb5bd", "grain": "#e8590c", "memory": "#c92a2a", "free": "#dee2e6",
+    "host": "#5c940d",
 }
 """Mid tones, which are told apart on white and on dark paper."""
 

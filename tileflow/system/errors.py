@@ -90,12 +90,16 @@ class OutOfTileMemoryError(TileflowError, MemoryError):
     levers: sentences on what was tried and measured.
     """
 
-    def __init__(self, tile: int, demand: int, bound: int, contributors: list[tuple[str, int, dict[str, int]]], levers: list[str],
+    compilation: Any = None
+    """What was compiled and analysed."""
+
+    def __init__(self, tile: int, demand: int, bound: int, contributors: list[tuple[str, int, dict[str, int]]], levers: list[str] | None,
                  remedies: Sequence[Mapping[str, Any]] = ()) -> None:
+        """levers: None where nothing was tried."""
         self._remedies = list(remedies)
-        self.tile, self.demand, self.bound, self.contributors, self.levers = tile, demand, bound, contributors, levers
+        self.tile, self.demand, self.bound, self.contributors, self.levers = tile, demand, bound, contributors, levers or []
         most = "; ".join(f"{layer} {nbytes:,} ({', '.join(f'{k} {n:,}' for k, n in kinds.items())})" for layer, nbytes, kinds in contributors)
-        tried = " ".join(levers) if levers else "Nothing that was tried makes it fit."
+        tried = " ".join(levers) if levers else "Nothing was tried to make it fit." if levers is None else "Nothing that was tried makes it fit."
         super().__init__(f"Out of tile memory: tile {tile} needs {demand:,} bytes and has {bound:,}, {demand - bound:,} too many. "
                          f"The most of it, by layer: {most}. {tried}{see('tiles')}")
 

@@ -22,6 +22,7 @@ from .hardware.io import Transfer, buffers, computing, hand_over, host_io
 from .placing.choose import Chooser
 from .placing.layout import NOTHING, Layouts, Rearrangement
 from .placing.memory import Memory, measure
+from .placing.widened import multiplied, widening
 from .plans.plan import OpPlan, Phases, TileOptions, TileStep, node_name
 from .plans.planner import PlanCache, by_name
 from .plans.spread import on_device
@@ -104,6 +105,7 @@ class _Analysis:
         if found is None:
             work = sized(op.work(inputs, outputs), [None if t is None else t.shape for t in inputs], [t.shape for t in outputs])
             found = self.cache[key] = on_device(work, self.options.precision)
+        found = multiplied(node, found, self.chip)
         second = node.inputs[1] if len(node.inputs) == 2 and isinstance(found, Map) else None
         functions = found.functions if second is None or second not in self.known else raised(found.functions, self.known[second])
         return found if functions is found.functions else dataclasses.replace(found, functions=functions)
@@ -160,7 +162,7 @@ class _Analysis:
             self.layouts.produce(node, work, plan)
             return plan, NOTHING
         plan = self._plan(node, work)
-        extra = self.layouts.arrange(node, work, plan)
+        extra = self.layouts.arrange(node, work, plan) + widening(node, work, plan, self.chip)
         self.layouts.produce(node, work, plan)
         return plan, extra
 
@@ -236,7 +238,8 @@ class _Analysis:
             nbytes = math.prod(storage.shape) * storage.itemsize
             cycles = math.ceil(nbytes / self.chip.host_bytes_per_second * self.chip.clock_hz)
             last_only = self.program.training and not to_chip                     # training returns its last micro-batch's outputs
-            return Transfer(storage.name, to_chip, nbytes, cycles, 1 if last_only else self.made.repeats[self.made.streamed[storage]])
+            part = self.made.streamed[storage]
+            return Transfer(storage.name, to_chip, nbytes, cycles, 1 if last_only else self.made.repeats[part], part)
         return [stream(s, True) for s in self.made.inputs] + [stream(s, False) for s in self.made.outputs]
 
     def _cycles(self, steps: list[TileStep], crossing: Dict[str, int], streams: Dict[str, int]) -> int:

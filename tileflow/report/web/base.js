@@ -34,6 +34,10 @@ function scaled(n, base, units, digits) {
 const short = n => scaled(n, 1000, ["", " k", " M", " G", " T", " P"], v => String(Number(v.toPrecision(3))));
 const size = n => scaled(n, 1024, [" B", " KiB", " MiB", " GiB", " TiB"], v => v.toFixed(1));
 const axisSize = n => size(n).replace(".0 ", " ");
+const duration = t => {
+  const [unit, many] = t >= 1 || t === 0 ? ["s", 1] : t >= 1e-3 ? ["ms", 1e3] : t >= 1e-6 ? ["µs", 1e6] : ["ns", 1e9];
+  return Number((t * many).toPrecision(4)) + " " + unit;
+};
 const sum = values => values.reduce((a, b) => a + b, 0);
 const largest = values => {
   let most = 0;
@@ -169,8 +173,10 @@ const lifetime = (v, i) =>
         : `steps ${count(v.birth[i])} to ${count(v.death[i])}`;
 const stepName = i => (i < 0 ? "always" : texts(the().steps.name[i]));
 const link = (words, act) => h("button", { class: "link", type: "button", on: { click: act } }, words);
-const stepLink = i => (i < 0 ? "always" : link(stepName(i), () => go("operators", { step: i })));
-const variableLink = i => link(texts(the().variables.name[i]), () => go("variables", { variable: i }));
+// A name that keeps its end where there is no room for all of it: that is where it differs from others.
+const ending = name => h("bdi", { dir: "ltr" }, name);
+const stepLink = i => (i < 0 ? "always" : link(ending(stepName(i)), () => go("operators", { step: i })));
+const variableLink = i => link(ending(texts(the().variables.name[i])), () => go("variables", { variable: i }));
 
 // The views by name, each a function that fills its panel from the report that is chosen.
 const VIEWS = {};

@@ -4,7 +4,7 @@ VIEWS.Execution = panel => {
   const r = the(),
     c = r.chart,
     v = r.steps,
-    whole = Math.max(1, c.cycles, ...c.host.map(([, start, cycles]) => start + cycles));
+    whole = Math.max(1, c.cycles);
   const RUN = 26,
     OP = 20,
     PHASE = 10,
@@ -42,7 +42,7 @@ VIEWS.Execution = panel => {
       { class: "block", on: { mousemove: event => showTip(event, lines), click: act } },
       s("rect", { x: left, y, width: Math.max(0.4, wide - (wide > 3 ? 0.8 : 0)), height: tall, fill: colour }),
       room >= 4 && tall > 14
-        ? s("text", { class: "in", x: left + 4, y: y + tall / 2 + 4 }, words.length > room ? words.slice(0, room - 1) + "…" : words)
+        ? s("text", { class: "in", x: left + 4, y: y + tall / 2 + 4 }, words.length > room ? "…" + words.slice(1 - room) : words)
         : null,
     );
   }
@@ -110,11 +110,12 @@ VIEWS.Execution = panel => {
         );
       }
     }
-    seen.textContent = `Cycles ${count(from)} to ${count(to)} of ${count(whole)}.`;
+    seen.textContent = `Cycles ${count(from)} to ${count(to)} of ${count(whole)}, ${duration(from / c.hz)} to ${duration(to / c.hz)}.`;
     return [
       xs.map(t => [
         s("line", { class: "grid", x1: x(t), x2: x(t), y1: HEAD, y2: height - 34 }),
-        s("text", { class: "tick", x: x(t), y: height - 16, "text-anchor": "middle" }, short(t)),
+        s("text", { class: "tick", x: x(t), y: height - 18, "text-anchor": "middle" }, short(t)),
+        s("text", { class: "tick faint", x: x(t), y: height - 4, "text-anchor": "middle" }, duration(t / c.hz)),
       ]),
       found,
     ];

@@ -14,7 +14,14 @@ VIEWS.Operators = panel => {
   const several = r.memory.ipus.length > 1,
     over = v.fits.filter(fits => !fits).length;
   const columns = [
-    { name: "operator", width: 280, left: true, value: i => texts(v.name[i]), title: i => texts(v.name[i]) },
+    {
+      name: "operator",
+      width: 280,
+      left: true,
+      value: i => texts(v.name[i]),
+      show: i => ending(texts(v.name[i])),
+      title: i => texts(v.name[i]),
+    },
     { name: "role", width: 90, left: true, value: i => texts(v.role[i]) },
     { name: "part", width: 80, left: true, value: i => texts(v.part[i]) },
     ...(several ? [{ name: "IPU", width: 55, value: i => v.ipu[i] }] : []),
@@ -28,7 +35,7 @@ VIEWS.Operators = panel => {
     },
     { name: "limit", width: 85, left: true, value: i => texts(v.limit[i]) },
     { name: "cycles", width: 100, value: i => v.all[i], show: i => count(v.all[i]), help: "of " + r.one },
-    { name: "share", width: 70, value: i => v.all[i], show: i => percent(v.all[i] / total), help: "of the cycles of all operators" },
+    { name: "share", width: 70, value: i => v.all[i], show: i => percent(v.all[i] / total), help: "of all cycles, what tiles wait for the host included" },
     {
       name: "phases",
       width: 95,

@@ -19,13 +19,13 @@ VIEWS.Summary = panel => {
   const of = p => p.cycles / r.all_phases;
   const phases = card(
     "Where the cycles go",
-    "Supersteps do not overlap: the slowest tile decides each phase, and phases add up.",
+    "Supersteps do not overlap: the slowest tile decides each phase, and phases add up, with what tiles wait for the host.",
     r.limits.map(sentence => h("p", { class: "soft" }, sentence)),
     bar(
-      r.phases.map(p => [p.colour, of(p), `${p.name} ${count(p.cycles)} cycles, ${percent(of(p))}`]),
+      r.shares.map(p => [p.colour, of(p), `${p.name} ${count(p.cycles)} cycles, ${percent(of(p))}`]),
       "bar tall",
     ),
-    legend(r.phases.map(p => [p.colour, `${p.name} ${percent(of(p))}${p.words ? ": " + p.words : ""}`])),
+    legend(r.shares.map(p => [p.colour, `${p.name} ${percent(of(p))}${p.words ? ": " + p.words : ""}`])),
     slowest(r),
   );
   const memory = card("Bytes per tile", null, memorySummary(r));

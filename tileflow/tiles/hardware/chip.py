@@ -49,6 +49,11 @@ class MatrixUnit:
         return self.k_grain * self.units / self.macs_per_cycle
 
 
+EIGHT_BIT_PRODUCTS = ("widened", "refused")
+EIGHT_BIT_UNIT = "int8.int32"
+"""The matrix unit of a chip that multiplies bytes, with or without signs, and adds in 32 bits."""
+
+
 _SURROUNDINGS = ("name", "clock_hz", "link_sync_cycles", "link_bytes_per_second", "host_bytes_per_second", "streaming_bytes_per_second",
                  "reserved_bytes")
 """Constants that count once plans are made."""
@@ -67,6 +72,8 @@ class Chip:
     sync_cycles: barrier and set-up of one exchange step. launch_cycles: starting the vertices of one compute step.
     piece_cycles: exchange cycles on top of the bytes for each separate piece of a rearrangement.
     link_sync_cycles: a barrier that takes several IPUs.
+    eight_bit_products: of 8-bit integers where `matrix` has no "int8.int32": "widened" (cast to float16, in which bytes and their zero points are
+        exact, and multiplied as such) or "refused".
     """
 
     name: str
@@ -89,14 +96,18 @@ class Chip:
     host_bytes_per_second: float = 32e9
     streaming_bytes_per_second: float = 20e9
     reserved_bytes: int = 0
+    eight_bit_products: str = "widened"
     sources: Mapping[str, tuple[str, str]] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for f in dataclasses.fields(self):
-            if f.name not in ("name", "matrix", "sources"):
+            if f.name not in ("name", "matrix", "sources", "eight_bit_products"):
                 object.__setattr__(self, f.name, _checked(self.name, f.name, getattr(self, f.name), f.type in ("int", int)))
         if not isinstance(self.name, str) or not self.name:
             raise OptionError(f"A chip's name must be a text that is not empty, not {shown(self.name)}.")
+        if self.eight_bit_products not in EIGHT_BIT_PRODUCTS:
+            raise OptionError(f"Chip {self.name}: eight_bit_products must be {' or '.join(EIGHT_BIT_PRODUCTS)}, not "
+                              f'{shown(self.eight_bit_products)}; a chip that multiplies bytes has a unit matrix."{EIGHT_BIT_UNIT}".')
         if self.reserved_bytes >= self.bytes_per_tile:
             raise OptionError(f"Chip {self.name}: reserved_bytes {self.reserved_bytes} must be below bytes_per_tile {self.bytes_per_tile}.")
         object.__setattr__(self, "matrix", MappingProxyType({k: _unit(self.name, k, v) for k, v in dict(self.matrix).items()}))
@@ -267,6 +278,7 @@ _MK2 = {"float16.float32": MatrixUnit(64, 16, 16), "float16.float16": MatrixUnit
 
 _JIA = "Jia et al., Dissecting the Graphcore IPU architecture via microbenchmarking, arXiv 1912.03413"
 _POPLIBS = "PopLibs source (planner and cycle estimators)"
+_TYPES = "Poplar and PopLibs User Guide, Supported types, Floating point types"
 _NOTES = "third-party program notes for the C600"
 _COMMON: dict[str, tuple[str, str]] = {
     "workers": ("documented", "vendor: six worker contexts per tile"),
@@ -283,6 +295,8 @@ _COMMON: dict[str, tuple[str, str]] = {
     "host_bytes_per_second": ("documented", "PCIe Gen4 x16, one direction"),
     "streaming_bytes_per_second": ("estimate", "no published figure; DDR4 shared by the four IPUs of a machine"),
     "reserved_bytes": ("estimate", "the system's own share of a tile is not published; none is set aside"),
+    "eight_bit_products": ("documented", f"no unit for 8-bit integers: {_TYPES} has hardware for float and half only, and Poplar refuses binary "
+                                         "operations on them (\"Please cast\")"),
     "matrix": ("documented", f"vendor peak rates; block sizes from {_POPLIBS}"),
 }
 
@@ -300,7 +314,9 @@ CHIPS: Mapping[str, Chip] = MappingProxyType({c.name: c for c in (
              sources={"host_bytes_per_second": ("estimate", "PCIe Gen4 x16 shared by the two IPUs of a C2 card")}),
     _builtin("gc200", 1472, 624, 1.33e9, _MK2, "vendor: 250 TFLOP/s = 1,472 tiles x 128 x 1.33 GHz", _LINKS),
     _builtin("bow", 1472, 624, 1.85e9, _MK2, "vendor: 350 TFLOP/s = 1,472 tiles x 128 x 1.85 GHz", _LINKS),
-    _builtin("c600", 1472, 624, 1.5e9, _MK2, "282.6 TFLOP/s = 1,472 tiles x 128 x 1.5 GHz", ("estimate", "links as on the GC200")),
+    _builtin("c600", 1472, 624, 1.5e9, _MK2, "282.6 TFLOP/s = 1,472 tiles x 128 x 1.5 GHz", ("estimate", "links as on the GC200"),
+             sources={"eight_bit_products": ("documented", f"none of integers: {_TYPES}, and the tile vertex ISA for Mk2 IPUs with FP8 support "
+                                                           "(IPU21), which adds 8-bit floats; no operator of ONNX multiplies those")}),
 )})
 """The built-in chips by name."""
 

@@ -20,13 +20,14 @@ LOOPS = ("accumulation_loop", "device_iteration_loop")
 
 @dataclass(frozen=True)
 class Transfer:
-    """One stream between host and chip. `repeats` per weight update."""
+    """One stream between host and chip, which enters or leaves `part` of the program. `repeats` per weight update."""
 
     name: str
     to_chip: bool
     nbytes: int
     cycles: int
     repeats: int
+    part: str = ""
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,9 @@ def frontier(c: Canonical, chip: Chip, partials: str) -> Frontier:
 
 
 def partials_type(c: Canonical, precision: str) -> str:
-    """Element type of partial sums: float16 only where the precision says so and the operands are float16."""
+    """Element type of partial sums: float16 only where the precision says so and the operands are float16; bytes add up in 32 bits."""
+    if c.first.dtype == "int8":
+        return "int32"
     return "float16" if precision == "16.16" and c.first.dtype == "float16" else "float32"
 
 
