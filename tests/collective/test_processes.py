@@ -11,6 +11,7 @@ from tileflow.errors import OptionError, ProcessError, TrainingError
 import tileflow
 from tileflow import collective, nn, optim
 from tileflow.collective.shared import SharedMemory
+from tileflow.kernels.isa import cpu
 from tileflow.program.dealing import Share
 
 REPLICAS, MICRO, CALLS = 4, 3, 2
@@ -57,13 +58,13 @@ PRECISIONS: dict[str, dict[str, Any]] = {
 
 
 def trained(network: str, optimizer: str, precision: str, threads: int = 1, replicas: int = REPLICAS, seed: int = 1,
-            nan: bool = False) -> tuple[dict[str, bytes], list[bytes], int]:
+            nan: bool = False, bits: str = "path") -> tuple[dict[str, bytes], list[bytes], int]:
     """States after some calls, the last outputs, and the updates done."""
     make, shape = NETWORKS[network]
     nn.manual_seed(seed)
     net = make()
     model = tileflow.training_model(net, optimizer=OPTIMIZERS[optimizer](), gradient_accumulation=2, replication_factor=replicas,
-                                    micro_batch_size=MICRO, device_iterations=2, threads=threads, **PRECISIONS[precision])
+                                    micro_batch_size=MICRO, device_iterations=2, threads=threads, bits=bits, **PRECISIONS[precision])
     draw = np.random.default_rng(0)
     rows = 2 * 2 * replicas * MICRO
     for call in range(CALLS):
@@ -98,6 +99,22 @@ class TwoHosts(SharedMemory):
 def test_bits_are_the_same_where_contributions_are_sent(tmp_path):
     alone = trained("mlp", "adamw", "float32")
     assert forked(tmp_path, 3, lambda rank: trained("mlp", "adamw", "float32"), kind=TwoHosts) == [alone] * 3
+
+
+FUSED = [name for name in cpu.available() if cpu.PATHS[name].fma]
+
+
+@pytest.mark.skipif(len(FUSED) < 2, reason="this CPU has one path with fused multiply-adds only")
+def test_other_processors_are_refused_but_for_portable_bits(tmp_path):
+    """As two computers, one with the widest vectors and one with the narrowest."""
+    def on(rank: int, bits: str) -> Any:
+        with cpu.forced(FUSED[-rank]):
+            return trained("mlp", "adamw", "float32", bits=bits)
+    found = forked(tmp_path / "portable", 2, lambda rank: on(rank, "portable"))
+    assert found == [on(0, "portable")] * 2
+    for error in forked(tmp_path / "path", 2, lambda rank: on(rank, "path")):
+        assert isinstance(error, OptionError)
+        assert "has another kind of processor than process 0" in str(error)
 
 
 def test_each_process_computes_its_own_replicas_only(tmp_path):

@@ -70,13 +70,13 @@ class Exchanging:
         if self.group.on_one_host:
             self.group.barrier(UPDATE)
 
-    def agree(self, program: Program, session: Session) -> None:
-        """OptionError, in every process, where they do not have the same program and the same weights."""
+    def agree(self, program: Program, session: Session, arithmetic: str) -> None:
+        """OptionError, in every process, where they do not have the same program, the same weights and kernels of the same bits."""
         weights = hashlib.sha256()
         for name, array in sorted(session.lasting().items()):
             weights.update(name.encode() + np.ascontiguousarray(array).view(np.uint8).tobytes())
         program_is = program_digest(program) or hashlib.sha256(program.to_text().encode()).hexdigest()
-        processor = hashlib.sha256(repr(cpu.current()).encode()).hexdigest()
+        processor = hashlib.sha256((cpu.PORTABLE if arithmetic == cpu.PORTABLE else repr(cpu.current())).encode()).hexdigest()
         same(self.group, dict(zip(SIDES, (program_is, weights.hexdigest(), VERSION, processor), strict=True)))
 
 

@@ -39,7 +39,7 @@ def lowered_engine(program: Program, digest: str | None, session: Session, initi
     exchange = None if group is None or plan.share is None else Exchanging(group, plan.share, program.batching.replicas)
     image, leaves, hosts = image_of(plan, session, final, exchange)
     if exchange is not None:
-        exchange.agree(program, session)
+        exchange.agree(program, session, host.arithmetic)
     with seldom(), compiling(group):
         compile_all(list(leaves.values()), progress)
     if digest is not None and not hosts:
