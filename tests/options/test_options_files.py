@@ -172,7 +172,7 @@ def test_files_of_lines_go_under_what_is_given(tmp_path):
     ("setExecutionStrategy(poptorch.PipelinedExecution('a', 'b').phase(1).ipus(0))", "PipelinedExecution(...).phase cannot be said here"),
     ("setExecutionStrategy(poptorch.SerialPhasedExecution('a').useSeparateBackwardPhase(1))", "takes True or False"),
     ("setExecutionStrategy(poptorch.PipelinedExecution(3))", "stages are poptorch.Stage"),
-    ("Distributed.configureProcessId(0, 2)", "a run is one process"),
+    ("Distributed.configureProcessId(0, 2)", "processes that train together are started by `tileflow launch` or mpiexec"),
     ("syncPattern(poptorch.SyncPattern.Half)", "needs a poptorch.SyncPattern (Full, SinglePipeline, ReplicaAndLadder), not"),
     ("connectionType(3)", "needs a poptorch.ConnectionType (Always, OnDemand, Never), not 3."),
     ("_Popart.set('autoRecomputation', 5)", "needs 0 (None), 1 (Standard), 2 (NormOnly), 3 (Pipeline) or 4 (RecomputeAll), not 5."),

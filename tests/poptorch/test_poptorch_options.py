@@ -189,3 +189,23 @@ def test_strategies():
 def test_strategies_that_are_none(call, says):
     with pytest.raises((AssertionError, AttributeError), match=says):
         call()
+
+
+def test_processes_know_their_numbers():
+    from tileflow import collective
+    from tileflow.collective.communicator import Communicator
+
+    class Second(Communicator):
+        rank, size, hosts = 1, 3, ("a", "a", "a")
+
+        def allgather(self, send, what):
+            raise AssertionError("nothing is sent")
+
+        def fail(self, cause):
+            raise AssertionError("nothing fails")
+    try:
+        collective.use(Second())
+        found = poptorch.Options().Distributed
+        assert (found.processId, found.numProcesses, found.process_id, found.num_processes) == (1, 3, 1, 3)
+    finally:
+        collective.use(None)

@@ -37,7 +37,7 @@ class DataLoader(torch.utils.data.DataLoader):
             batch_size: rows of a micro-batch; None: the data set gives whole batches.
             drop_last: leave out rows that do not fill a batch (the other way round than PyTorch's).
             persistent_workers: by default, where there are workers.
-            auto_distributed_partitioning: taken; there is one process.
+            auto_distributed_partitioning: taken; each of several processes is given all rows, and computes its own.
             mode: Sync makes a batch when it is asked for. Async keeps `buffer_size` of async_options (3) ready. AsyncRebatched does, and
                 workers load pieces of rebatched_worker_size rows, by default whole batches, which are put together here.
             batch_sampler: lists of row numbers, a micro-batch each, in place of batch_size and shuffle.

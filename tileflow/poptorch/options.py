@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ..collective import current
 from ..options import files
 from ..options.options import Options as TileflowOptions
 from ..options.options import declarations, read_options_file
@@ -188,12 +189,17 @@ class _Group(_Names):
 
 @both_spellings
 class _Distributed(_Group):
-    """`opts.Distributed`: one process, number 0."""
+    """`opts.Distributed`: which of the processes that train together this one is (`tileflow launch`, mpiexec)."""
 
-    processId = 0
-    """The number of this process."""
-    numProcesses = 1
-    """How many there are."""
+    @property
+    def processId(self) -> int:
+        """The number of this process: 0 where it is alone."""
+        return 0 if (group := current()) is None else group.rank
+
+    @property
+    def numProcesses(self) -> int:
+        """How many there are: 1 where it is alone."""
+        return 1 if (group := current()) is None else group.size
 
 
 @both_spellings

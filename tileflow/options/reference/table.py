@@ -125,7 +125,7 @@ def _no_partials(value: Any) -> None:
 
 def _one_process(process_id: Any, num_processes: Any) -> None:
     if (process_id, num_processes) != (0, 1):
-        raise OptionError(f"{NO_PROCESSES} Leave it out; several processes would be other numbers.")
+        raise OptionError(f"{NO_PROCESSES} Leave it out.")
 
 
 def _false(says: str) -> Callable[[Any], None]:
@@ -239,7 +239,7 @@ def _stable(enabled: Any) -> Mapping[str, Any]:
 
 STABLE = "statistics always take the mean first and then the squares of what differs from it; there is no other form, so leave it out."
 NO_HARDWARE = "there is no IPU to connect to. The option machine names the chip to simulate."
-NO_PROCESSES = "a run is one process, which uses all cores of the machine."
+NO_PROCESSES = "processes that train together are started by `tileflow launch` or mpiexec, which tell each its number."
 CYCLES = "`tileflow compile MODEL --machine gc200` always says the cycles of the simulated chip."
 CONSECUTIVE = "groups of channels are consecutive, as in PyTorch and ONNX."
 SOFTMAX = "softmax always subtracts the largest element; there is no other form."
@@ -344,9 +344,9 @@ JIT = (_idle("Jit.traceModel", "trace_model", "nothing is traced: the graph is r
 DISTRIBUTED = (
     _idle("Distributed.disable", "", NO_PROCESSES),
     _idle("Distributed.setEnvVarNames", "var_num_processes, var_process_id", NO_PROCESSES),
-    _idle("Distributed.configureProcessId", "process_id, num_processes", f"{NO_PROCESSES} Process 0 of 1 is taken; several are "
-          "refused.", _one_process),
-    *(_none(f"Distributed.{name}", f"{NO_PROCESSES} Leave it out.") for name in ("processId", "numProcesses")),
+    _idle("Distributed.configureProcessId", "process_id, num_processes", f"{NO_PROCESSES} Process 0 of 1 is taken, all "
+          "else refused.", _one_process),
+    *(_none(f"Distributed.{name}", "Read it of tileflow.poptorch's Options; it is none that is set.") for name in ("processId", "numProcesses")),
 )
 
 POPART = (
