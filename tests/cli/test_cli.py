@@ -384,6 +384,15 @@ def test_the_doctor_finds_this_machine_working():
     assert ("compiler", "works") in found.facts
 
 
+def test_the_doctor_tells_of_little_common_memory(monkeypatch):
+    for free, told in ((64 << 20, True), (1 << 30, False)):
+        monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path, free=free: type("Usage", (), {"free": free}))
+        found = doctor.Examination()
+        doctor._common(found)
+        assert ("--shm-size" in found.facts[0][1]) is told
+        assert not found.problems
+
+
 def test_the_doctor_names_problems_first(monkeypatch, tmp_path, capsys):
     blocked = tmp_path / "file"
     blocked.write_bytes(b"")

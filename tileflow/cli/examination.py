@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..collective import window
 from ..kernels.machine import limits, pool, share
 from ..memory import budget
 from ..options.options import DEFAULTS, Options, default_options
@@ -23,6 +24,8 @@ REQUIRED = ("numba", "llvmlite", "numpy", "onnx", "tqdm")
 OPTIONAL = ("onnxruntime", "torch", "safetensors")
 LOW_MEMORY = 500 << 20
 LOW_DISK = 100 << 20
+LOW_COMMON = 256 << 20
+"""Of containers it is 64 MB where nobody says otherwise."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ def examine() -> Examination:
         found.problems.append(Problem("the environment keeps kernels from being compiled.", why, broken=True))
     elif all(_version(name) for name in REQUIRED):
         checks += [_cpu, _threads, _cache, _kernels]
-    for check in [*checks, _memory, _options, _peers]:
+    for check in [*checks, _memory, _common, _options, _peers]:
         check(found)
     return found
 
@@ -155,6 +158,16 @@ def _cache(found: Examination) -> None:
     if free < LOW_DISK:
         found.problems.append(Problem(f"the disk of the kernel cache has {budget.size(free)} left.",
                                       f"free some space (clear the cache by deleting {root}) or set TILEFLOW_CACHE_DIR."))
+
+
+def _common(found: Examination) -> None:
+    """Where processes that train together keep their contributions."""
+    try:
+        free = shutil.disk_usage(window.PLACE).free
+    except OSError:
+        return
+    little = "; that is little, and files on disk take its place: docker run --shm-size=1g gives a container more" if free < LOW_COMMON else ""
+    found.facts.append(("common memory", f"{window.PLACE}, {budget.size(free)} left for processes that train together{little}"))
 
 
 def _size(folder: Path) -> tuple[int, int]:
