@@ -7,6 +7,7 @@
     python -m bench importing                          # from ONNX files to plans
     python -m bench strategies                         # a pipeline beside one IPU, two replicas beside one
     python -m bench bridge                             # a PyTorch module's call beside the engine's own
+    python -m bench processes                          # two processes beside one with two threads
     python -m bench compare before.json after.json     # two files of --json
     python -m bench tile-choices --write docs/precision.md
     python -m bench precision --write docs/precision.md          # accuracy and loss of training in 16 bits against float32
@@ -32,6 +33,7 @@ from . import (
     loading,
     planning,
     precision,
+    processes,
     real,
     rows,
     startup,
@@ -48,7 +50,7 @@ OTHERS: dict[str, Callable[[int | None, int], Iterable[Any]]] = {"startup": star
                                                                  "limits": limits.run, "arena": arena.run, "again": again.run,
                                                                  "rows": rows.run,
                                                                  "loading": loading.run, "importing": importing.run,
-                                                                 "strategies": strategies.run, "bridge": bridge.run}
+                                                                 "strategies": strategies.run, "bridge": bridge.run, "processes": processes.run}
 """Cases without a peer."""
 VERBS = {"busy": busy.main, "compare": compare.main, "models": real.main, "precision": precision.main, "startup": startup.main, "table": table.main,
          "tile-choices": tile_choices.main}

@@ -14,7 +14,7 @@ from peers import needs
 from places import ROOT
 
 from bench import __main__ as bench
-from bench import bridge, compare, pairs, real, rows, startup, table
+from bench import bridge, compare, pairs, processes, real, rows, startup, table
 from bench.cases import cases
 from bench.kinds import KINDS, Unsupported, problem
 from bench.kinds.base import some
@@ -23,6 +23,7 @@ from bench.kinds.network import Network
 from bench.report import Result, load, to_json
 from bench.side import Missing, Side
 from bench.verdict import geometric_mean, verdicts
+from tileflow import nn
 from tileflow.kernels.isa import cpu
 from tileflow.kernels.machine import cache
 
@@ -309,6 +310,17 @@ def test_what_the_bridge_adds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found.tensors, found.threads) == (6, 1)
     assert found.to_text().endswith("us (at most 100 us more)")
     assert replace(found, engine=0.006).to_text().endswith("us (at most 1.05)")
+
+
+def test_what_one_of_several_processes_measures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(processes, "CASES", {"small": (2, lambda rng, rows: (nn.Linear(3, 10), rng.random((rows, 3), np.float32)))})
+    monkeypatch.setenv("NUMBA_NUM_THREADS", "1")
+    processes._child("small", tmp_path / "seconds.json")
+    found = json.loads((tmp_path / "seconds.json").read_text())
+    assert len(found) == processes.CALLS
+    assert min(found) > 0
+    told = processes.Processes("small", 2, 0.25, 0.2, 0.8).to_text()
+    assert told.endswith("2 processes: 250.00 ms beside 200.00 ms of one, 0.80 times its speed (at least 0.9)")
 
 
 def test_a_missing_peer_is_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
