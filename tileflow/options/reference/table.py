@@ -422,6 +422,8 @@ OWN_ENVIRONMENT = (
           "https://ui.perfetto.dev. `with tileflow.trace(\"trace.json\")` does it for a part."),
     _none("TILEFLOW_TRACE_ROWS", "1: that trace shows what calls compute, too, by operators and names of nodes; "
           "`tileflow.trace(\"trace.json\", rows=True)` does it for a part."),
+    _none("TILEFLOW_PROCESS", "Which of the processes that train together this one is (`docs/distributed.md`): `tileflow launch` sets it. `mpi`: "
+          "what mpiexec has started, without a call of `tileflow.collective.init()`."),
 )
 """tileflow's own."""
 
