@@ -346,7 +346,7 @@ DISTRIBUTED = (
     _idle("Distributed.setEnvVarNames", "var_num_processes, var_process_id", NO_PROCESSES),
     _idle("Distributed.configureProcessId", "process_id, num_processes", f"{NO_PROCESSES} Process 0 of 1 is taken, all "
           "else refused.", _one_process),
-    *(_none(f"Distributed.{name}", "Read it of tileflow.poptorch's Options; it is none that is set.") for name in ("processId", "numProcesses")),
+    *(_none(f"Distributed.{name}", "Whoever starts the processes tells it; it is read, not set.") for name in ("processId", "numProcesses")),
 )
 
 POPART = (
