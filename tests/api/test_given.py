@@ -278,7 +278,8 @@ def messages():
 def test_messages_name_flags_and_functions_that_exist():
     """A message told people to use where(), which there was not, and --dim, which is --dims."""
     commands = next(a.choices for a in cli.make_parser()._actions if isinstance(a, argparse._SubParsersAction))
-    flags = {flag for command in commands.values() for action in command._actions for flag in action.option_strings} | {"--force-reinstall", "--shm-size"}
+    flags = {flag for command in commands.values() for action in command._actions for flag in action.option_strings}
+    flags |= {"--force-reinstall", "--shm-size"}                     # pip's and docker's
     places = {"tileflow": tileflow, "nn": nn, "optim": tileflow.optim}
     found = list(messages())
     assert len(found) > 500

@@ -160,7 +160,7 @@ def test_compile_for_a_machine(capsys, tmp_path):
     words = ("--training", "--machine", "gc200", "--available-memory-proportion", 0.3, "--report", tmp_path / "out")
     code, out, err = run(capsys, "compile", MODEL, *words)
     assert (code, err) == (0, "")
-    for words in (f"{MODEL}, training", "cycles per update", "samples/s", "TFLOP/s", "of peak", "exchange buffers", "limit", "page.html"):
+    for words in (f"{MODEL}, training", "cycles per update", "samples/s", "FLOP/s", "of peak", "exchange buffers", "limit", "page.html"):
         assert words in out, words
     assert run(capsys, "report", tmp_path / "out")[1] in out
     code, shown, _ = run(capsys, "report", tmp_path / "out" / "report.json", "--render", "--verbose")

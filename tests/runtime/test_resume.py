@@ -52,7 +52,7 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, poll: int) -> None:
 
     def with_asked(self: Trainer) -> None:
         made(self)
-        self._stop = self._asked = Asked()
+        self._stop = Asked()
     monkeypatch.setattr(Trainer, "__post_init__", with_asked)
     monkeypatch.setattr("tileflow.executable.engine.SLICE_NS", 0)
 

@@ -70,7 +70,7 @@ def run(folder: Path, asked: Asked, **options: Any) -> Any:
 
     def with_asked(self: Trainer) -> None:
         made(self)
-        self._stop = self._asked = asked
+        self._stop = asked
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Trainer, "__post_init__", with_asked)
         patch.setattr("tileflow.executable.engine.SLICE_NS", 0)

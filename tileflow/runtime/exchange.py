@@ -4,6 +4,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,11 +13,13 @@ from ..kernels.isa import cpu
 from ..kernels.machine.host import GivenUp, Moment
 from ..options.options import Options
 from ..program.dealing import Share
-from ..program.program import Program
 from ..state import Session
 from ..system.errors import OptionError, see
 from ..system.version import VERSION
 from .image_key import program_digest
+
+if TYPE_CHECKING:
+    from ..program.program import Program
 
 UPDATE = "the contributions of an update"
 SIDES = ("program (other files, options or versions)", "set of weights (other seeds or files)", "version of tileflow", "kind of processor")

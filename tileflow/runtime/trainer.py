@@ -94,7 +94,7 @@ class Trainer:
         self._group = current()
         self._stop = threading.Event()
         """The run ends early: of several processes, all have agreed to, after a signal has asked one of them."""
-        self._asked = self._stop if self._group is None else threading.Event()
+        self._asked = None if self._group is None else threading.Event()
         self.loader.stop = self._stop.is_set if self._group is None else None
         self.evaluator = Evaluator(self.model, self.callbacks.compiling, lambda: self._stop.is_set())
         self.run_handle = TrainingRun(self.model, self.folder, self.options, self.callbacks.say, self.options.epochs, rates=self.rates,
@@ -139,7 +139,7 @@ class Trainer:
 
     def _compile(self, step: Step, model: TrainingModel) -> None:
         per_epoch = None if self.train.is_open and self.options.max_batches is None else self.schedule.length
-        model.stop = lambda: self._asked.is_set()
+        model.stop = lambda: (self._asked or self._stop).is_set()
         ends = [n for n in (self.options.max_updates, None if per_epoch is None else self.options.epochs * per_epoch) if n is not None]
         model.run = Run(min(ends, default=None), per_epoch)
         try:
@@ -169,7 +169,7 @@ class Trainer:
             same_run(self._group, self._fingerprint)
         self._begin()
         self._agree()
-        with asked_by_signals(self._asked):
+        with asked_by_signals(self._asked or self._stop):
             try:
                 if self._is_due:                    # an evaluation that somebody interrupted
                     self._between()
@@ -372,7 +372,7 @@ class Trainer:
         if self._group is None:
             return
         agree(self._group, self.run_handle, self.session)
-        if self._group.any(self._asked.is_set(), "a request to end"):
+        if self._group.any((self._asked or self._stop).is_set(), "a request to end"):
             self._stop.set()
 
     def _carry_out(self) -> None:
