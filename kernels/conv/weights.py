@@ -190,7 +190,7 @@ def _cut(p: ConvProblem, made: str, path: cpu.Cpu) -> tuple[int, int]:
 def calls(p: ConvProblem, dtype: str, path: cpu.Cpu, *, biased: bool) -> list[Call]:
     """dw [groups * oc, c, *taps] (output 0) and, when `biased`, db (1) of the convolution `p` from x (input 0) and dy (1)."""
     made = summed(dtype)
-    size, wide, rows = itemsize(made), width(made, path), path.tile.rows
+    wide, rows = width(made, path), path.tile.rows
     filters, panels, total = -(-p.oc // rows) * rows, -(-p.c // wide), p.n * p.pixels_out
     blocks, shares = _cut(p, made, path.yardstick)
     pixels = -(-total // blocks)
