@@ -58,7 +58,7 @@ class Chart:
         self.crossing = {c["part"]: c["cycles"] for c in report["crossing"]}
         self.waits = f.waits(report)
         self.together = {(c["part"], c["when"]): f"{c['kind']} over {c['replicas']} replicas" for c in report["collectives"]}
-        self.ipus = [i["number"] for i in report["ipus"]] or [0]
+        self.ipus = [i["number"] for i in report["ipus"]] or sorted({s.get("ipu", 0) for s in report["steps"]}) or [0]
         self.clock = self.drawn = 0
         self.turns = turns
         steps = from_data(report["schedule"])

@@ -15,7 +15,7 @@ from ..kernels.machine import cache
 from ..system.version import VERSION
 
 PACKAGE = Path(__file__).resolve().parents[1]
-ROOMS = ("custom", "executable", "graph", "host", "kernels", "lower", "memory", "ops", "options", "program", "runtime",
+ROOMS = ("collective", "custom", "executable", "graph", "host", "kernels", "lower", "memory", "ops", "options", "program", "runtime",
          "state", "strategy", "system")
 """The parts of the house in which code lies that has to do with what an Image is."""
 
