@@ -98,7 +98,6 @@ class Homed:
             )
         self.home = next(iter(homes.values()), None) or Home()
         self.canonical: dict[str, str] = {}
-        self._seen: list[tuple[Any, ...]] = []
         self._bound: list[_Bound] = []
         seen: dict[int, str] = {}
         for path, table, key, tensor in found:
@@ -124,11 +123,7 @@ class Homed:
         for b in self._bound:
             b.tensor = b.holder[b.key]
             b.trainable = b.tensor.requires_grad
-            self._settle(b)
-
-    def _settle(self, b: _Bound) -> None:
-        b.settle()
-        self._seen = []
+            b.settle()
 
     @property
     def session(self) -> Session:
@@ -152,7 +147,7 @@ class Homed:
                         b.tensor.data = view
                     b.shared = True
                 b.written = self.home.written
-                self._settle(b)
+                b.settle()
         if not self._hooked and any(b.name in session and not b.shared for b in self._bound):
             self._hooked = True
             self.module.register_state_dict_pre_hook(_Shows(self))
@@ -166,16 +161,8 @@ class Homed:
     def look(self) -> bool:
         """Take over what the user changed since: elements, memory, tensors. False: something that was compiled in is
         another."""
-        for holder, key, tensor, version, at, trainable, data_ptr in self._seen:       # as `is_settled`, of all, in half the time: every call asks
-            if (holder.get(key) is not tensor or tensor._version != version or data_ptr() != at
-                    or tensor.requires_grad != trainable):
-                break
-        else:
-            if self._seen:
-                return True
         changed = [b for b in self._bound if not b.is_settled()]
         if not changed:
-            self._seen = [(b.holder, b.key, b.tensor, b.version, b.pointer, b.trainable, b.tensor.data_ptr) for b in self._bound]
             return True
         edits: dict[str, np.ndarray] = {}
         same = all([self._taken(b, b.holder.get(b.key), edits) for b in changed])
@@ -198,13 +185,13 @@ class Homed:
         b.tensor, b.trainable = tensor, tensor.requires_grad
         if b.name not in self.session:
             edited = moved or tensor._version != b.version
-            self._settle(b)
+            b.settle()
             return not (changed or edited)
         if moved or tensor._version != b.version:
             edits[b.name] = array_of(tensor)
             if moved:
                 b.shared = False
-        self._settle(b)
+        b.settle()
         return not changed
 
     def _show(self, names: dict[str, np.ndarray]) -> None:
@@ -215,7 +202,7 @@ class Homed:
                 if self._fits(b.tensor, array):
                     b.tensor.data = tensor_of(array)
                     b.shared = True
-                self._settle(b)
+                b.settle()
 
     def to_host(self) -> None:
         """Tensors of another type than the session's show what training made of them since they were looked at."""
@@ -224,10 +211,10 @@ class Homed:
                 if b.name in self.session and not b.shared and b.written != self.home.written:
                     b.tensor.copy_(tensor_of(np.ascontiguousarray(self.session[b.name])))
                     b.written = self.home.written
-                    self._settle(b)
+                    b.settle()
 
     def to_device(self) -> None:
         """The session has what the tensors hold now, edits that cannot be seen (through `.data`) among them."""
         self.session.put({b.name: array_of(b.tensor) for b in self._bound if b.name in self.session})
         for b in self._bound:
-            self._settle(b)
+            b.settle()
