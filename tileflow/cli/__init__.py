@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from ..system.errors import NoUpdateError, TileflowError
+from ..system.exit_codes import INTERNAL_ERROR, INTERRUPTED, NO_UPDATE, OK, USER_ERROR
 from ..system.terminal import say
 from ..system.text import one_line
 from .arguments import model_path, options_of
-from .exit import INTERNAL_ERROR, INTERRUPTED, NO_UPDATE, OK, USER_ERROR
 from .parser import DEBUG, make_parser, parse
 
 __all__ = ["INTERNAL_ERROR", "INTERRUPTED", "NO_UPDATE", "OK", "USER_ERROR", "main", "make_parser", "model_path", "options_of", "parse"]

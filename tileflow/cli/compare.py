@@ -7,10 +7,10 @@ from pathlib import Path
 from ..options.options import declarations
 from ..system.environment import check_environment
 from ..system.errors import OptionError
+from ..system.exit_codes import OK
 from ..system.terminal import say
 from ..system.text import one_line
 from .arguments import add_model, model_path
-from .exit import OK
 
 HELP = "run a model here and in other runtimes, and say where they part"
 EPILOG = "example: tileflow compare model.onnx --with onnxruntime,openvino --data x.npz"

@@ -8,10 +8,10 @@ from typing import Any
 
 from ..options.options import Options
 from ..system.errors import OptionError, OutOfTileMemoryError
+from ..system.exit_codes import OK, USER_ERROR
 from ..system.terminal import say
 from . import suggest
 from .arguments import add_model, add_options, add_simulation, model_path, options_of, say_where
-from .exit import OK, USER_ERROR
 
 HELP = "compile an ONNX model without running it and print the program, or its costs on a --machine"
 EPILOG = "example: tileflow compile digits_cnn.onnx --training --machine gc200 --report out"

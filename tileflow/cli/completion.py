@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from shlex import quote
 
+from ..system.exit_codes import OK
 from ..system.packaged import PACKAGED_MODELS
 from ..system.terminal import say
-from .exit import OK
 
 HELP = "print a script that completes commands and flags in a shell: bash, zsh or fish"
 EPILOG = ("bash: echo 'source <(tileflow completion bash)' >> ~/.bashrc; zsh: echo 'source <(tileflow completion zsh)' >> ~/.zshrc, below compinit; "

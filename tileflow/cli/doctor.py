@@ -3,8 +3,8 @@ from __future__ import annotations
 
 import argparse
 
+from ..system.exit_codes import OK, USER_ERROR
 from ..system.terminal import say
-from .exit import OK, USER_ERROR
 
 HELP = "check this installation and say how to mend what is wrong"
 EPILOG = None

@@ -10,11 +10,11 @@ from ..options.kinds import Flag
 from ..options.options import Options, declarations
 from ..options.uses import AXES, check_use
 from ..system.errors import OptionError
+from ..system.exit_codes import INTERNAL_ERROR, OK, USER_ERROR
 from ..system.terminal import say
 from ..system.text import shown
 from . import suggest
 from .arguments import BOTH, Several, add_model, add_options, model_path, options_of
-from .exit import INTERNAL_ERROR, OK, USER_ERROR
 
 FOLDER = "explored"
 HELP = "compile an ONNX model for several machines and settings, without running it, and compare throughput and memory"

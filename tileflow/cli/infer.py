@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from ..system.environment import check_environment
 from ..system.errors import DataError, OptionError, TileflowError
+from ..system.exit_codes import OK
 from ..system.terminal import say
 from ..system.text import one_line
 from .arguments import add_model, add_options, model_path, options_of
-from .exit import OK
 
 if TYPE_CHECKING:
     import numpy as np

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from ..options.options import declarations
 from ..system.errors import OptionError, TileflowError
+from ..system.exit_codes import OK, USER_ERROR
 from ..system.terminal import say
 from ..system.text import one_line
 from .arguments import add_model, model_path, options_of
-from .exit import OK, USER_ERROR
 
 if TYPE_CHECKING:
     from ..graph import Graph

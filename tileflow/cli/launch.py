@@ -6,8 +6,8 @@ import sys
 
 from ..kernels.machine.limits import processors
 from ..system.errors import OptionError
+from ..system.exit_codes import OK
 from ..system.terminal import say
-from .exit import OK
 
 HELP = "run a training, or a script of your own, in several processes of this computer that train together"
 EPILOG = "example: tileflow launch -n 2 train digits_cnn.onnx --data digits --replication-factor 2 --out run"

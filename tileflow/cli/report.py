@@ -5,10 +5,10 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..system.exit_codes import OK
 from ..system.terminal import say
 from ..system.text import one_line
 from .arguments import say_where
-from .exit import OK
 
 if TYPE_CHECKING:
     from ..report import Report

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..system.errors import CheckpointError
+from ..system.exit_codes import OK
 from ..system.terminal import say
 from ..system.text import one_line
-from .exit import OK
 
 if TYPE_CHECKING:
     from ..runtime.runs import DoneRun

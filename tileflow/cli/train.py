@@ -6,10 +6,10 @@ import warnings
 
 from ..system.environment import check_environment
 from ..system.errors import OptionError, TileflowWarning
+from ..system.exit_codes import OK
 from ..system.terminal import say
 from . import suggest
 from .arguments import add_model, add_options, model_path, options_of
-from .exit import OK
 
 HELP = "train an ONNX model and write the trained file"
 EPILOG = "example: tileflow train digits_cnn.onnx --data digits --epochs 5"

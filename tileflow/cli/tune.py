@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 from ..system.errors import OptionError, OutOfTileMemoryError
+from ..system.exit_codes import OK
 from ..system.terminal import say
 from . import suggest
 from .arguments import add_model, add_options, add_simulation, model_path, options_of, say_where
-from .exit import OK
 
 TUNED = "tuned.toml"
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..system.errors import OptionError
+from ..system.exit_codes import INTERRUPTED, NO_UPDATE, USER_ERROR
 from .control import BEAT, FAILED, Control
 from .group import TOLD
 
@@ -26,8 +27,8 @@ GRACE = 2.0
 """Seconds for which the others may end by themselves once one has failed."""
 TAIL = 4000
 """Bytes of what a process other than the first wrote to standard error that are shown where it was the first to fail."""
-USER_ERRORS = (1, 2, 130)
-"""Exit codes of what starting again would not mend: an error that a user mends, a run without updates, Ctrl-C."""
+FINAL = (NO_UPDATE, USER_ERROR, INTERRUPTED)
+"""Exit codes of what starting again would not mend."""
 
 
 @dataclass
@@ -134,9 +135,9 @@ def _ended(children: Sequence[subprocess.Popen[bytes]], control: Control, folder
     cause = control.cause(first) or f"it ended with code {code}"
     said = b"" if first == 0 else (folder / f"errors{first}").read_bytes()[-TAIL:]
     text = said.decode(errors="replace").strip()
-    if text and not (hangs or code < 0) and code not in USER_ERRORS:
+    if text and not (hangs or code < 0) and code not in FINAL:
         cause += f"\n{text}"
-    again = hangs or code < 0 or code not in USER_ERRORS
+    again = hangs or code < 0 or code not in FINAL
     return End(code if code > 0 else 1, f"Process {first} of {len(children)} failed: {cause.rstrip('.')}.", again, shown=first == 0 and code > 0)
 
 
