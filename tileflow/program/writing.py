@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -151,6 +152,14 @@ def digest_of(array: np.ndarray) -> str:
         raise Fault("a constant", f"has element type {array.dtype}, which tileflow lacks")
     found = hashlib.sha256(f"{array.dtype.name}{list(array.shape)}:".encode())
     found.update(bytes_of(array).data)
+    return found.hexdigest()
+
+
+def digest_of_all(arrays: Mapping[str, np.ndarray]) -> str:
+    """SHA-256 of named arrays in the order of their names, each with its name, type and shape."""
+    found = hashlib.sha256()
+    for name in sorted(arrays):
+        found.update(f"{name} {digest_of(arrays[name])}\n".encode())
     return found.hexdigest()
 
 

@@ -46,8 +46,9 @@ class Exchanging:
     """
 
     def __init__(self, group: Communicator, share: Share, replicas: int) -> None:
-        self.group = group
-        self._owned = [share.of(replicas, rank) for rank in range(share.size)]
+        self.group, self._replicas = group, replicas
+        owned = [share.of(replicas, rank) for rank in range(share.size)]
+        self._owned = [slice(own.start, own.stop) for own in owned]
 
     def gather(self, moment: Moment, *stashes: np.ndarray) -> None:
         """All replicas' contributions of a turn, each stash uint8 [replicas * slot]; GivenUp in every process where somebody asked one of them to
@@ -56,17 +57,7 @@ class Exchanging:
             raise GivenUp
         if self.group.on_one_host:
             return
-        slots = [stash.reshape(self._owned[-1].stop, -1) for stash in stashes]
-        most = max(len(owned) for owned in self._owned)
-        own = self._owned[self.group.rank]
-        send = np.zeros((most, sum(slot.shape[1] for slot in slots)), np.uint8)
-        np.concatenate([slot[own.start:own.stop] for slot in slots], axis=1, out=send[:len(own)])
-        found = self.group.allgather(send, UPDATE)
-        for rank, owned in enumerate(self._owned):
-            at = 0
-            for slot in slots if rank != self.group.rank else ():
-                slot[owned.start:owned.stop] = found[rank, :len(owned), at:at + slot.shape[1]]
-                at += slot.shape[1]
+        _spread(self.group, [stash.reshape(self._replicas, -1) for stash in stashes], self._owned, UPDATE)
 
     def release(self, moment: Moment) -> None:
         """All have folded a turn's contributions."""
@@ -75,12 +66,11 @@ class Exchanging:
 
     def agree(self, program: Program, session: Session, arithmetic: str) -> None:
         """OptionError, in every process, where they do not have the same program, the same weights and kernels of the same bits."""
-        weights = hashlib.sha256()
-        for name, array in sorted(session.lasting().items()):
-            weights.update(name.encode() + np.ascontiguousarray(array).view(np.uint8).tobytes())
+        from ..program.writing import digest_of_all  # which loads the graph; what is read from an Image is not dealt
+        weights = digest_of_all(session.lasting())
         program_is = program_digest(program) or hashlib.sha256(program.to_text().encode()).hexdigest()
         processor = hashlib.sha256((cpu.PORTABLE if arithmetic == cpu.PORTABLE else repr(cpu.current())).encode()).hexdigest()
-        same(self.group, dict(zip(SIDES, (program_is, weights.hexdigest(), VERSION, processor), strict=True)))
+        same(self.group, dict(zip(SIDES, (program_is, weights, VERSION, processor), strict=True)))
 
 
 def same(group: Communicator, sides: dict[str, str]) -> None:
@@ -110,11 +100,19 @@ def joined(group: Communicator, share: Share, replicas: int, results: Sequence[n
     """Every micro-batch of a call's outputs, [micro-batches, *micro-batch shape] each, in all processes."""
     for array in results:
         owned = [share.micro_batches(replicas, len(array), rank) for rank in range(group.size)]
-        rows = np.ascontiguousarray(array).reshape(len(array), -1).view(np.uint8) if array.size else np.zeros((0, 0), np.uint8)
-        if not rows.size:
-            continue
-        send = np.zeros((max(map(len, owned)), rows.shape[1]), np.uint8)
-        send[:len(owned[group.rank])] = rows[owned[group.rank]]
-        found = group.allgather(send, "the outputs of a call")
-        for rank, own in enumerate(owned):
-            rows[own] = found[rank, :len(own)]
+        if array.size:
+            rows = np.ascontiguousarray(array).reshape(len(array), -1).view(np.uint8)
+            _spread(group, [rows], owned, "the outputs of a call")
+
+
+def _spread(group: Communicator, tables: Sequence[np.ndarray], owned: Sequence[slice | list[int]], what: str) -> None:
+    """Let every process have all rows of tables of bytes [n, ...], of which each has its own (`owned`: by rank)."""
+    counts = [len(np.arange(len(tables[0]))[own]) for own in owned]
+    send = np.zeros((max(counts), sum(table.shape[1] for table in tables)), np.uint8)
+    np.concatenate([table[owned[group.rank]] for table in tables], axis=1, out=send[:counts[group.rank]])
+    found = group.allgather(send, what)
+    for rank, own in enumerate(owned):
+        at = 0
+        for table in tables if rank != group.rank else ():
+            table[own] = found[rank, :counts[rank], at:at + table.shape[1]]
+            at += table.shape[1]

@@ -1,17 +1,14 @@
 """metrics.json: the figures of a run, whole again after each epoch."""
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
-
 from ...options.options import Options
-from ...program.writing import digest_of
+from ...program.writing import digest_of_all
 from ...system.files import atomic_write_bytes
 from ..history import runs
 from .base import Callback
@@ -55,19 +52,10 @@ class MetricsFile(Callback):
         text = json.dumps({"schema": 1, "updates": run.updates, **ended,
                            "loss": {**run.model.loss.describe(), "reason": self.reason},
                            "epochs": records, "learning_rates": runs(run.rates),
-                           "weights_sha256": _digest(run.state_dict()),
+                           "weights_sha256": digest_of_all(run.state_dict()),
                            "options": _plain(self.options.to_dict())}, indent=2)
         atomic_write_bytes(run.folder / METRICS, text.encode(), follow=False)
         self.written = run.updates, len(run.history)
-
-
-def _digest(tensors: Mapping[str, np.ndarray]) -> str:
-    """SHA-256 of the weights in the order of their names, each with its name, type and shape: two runs with the same bits
-    have the same one, wherever they ran."""
-    found = hashlib.sha256()
-    for name in sorted(tensors):
-        found.update(f"{name} {digest_of(tensors[name])}\n".encode())
-    return found.hexdigest()
 
 
 def _plain(value: Any) -> Any:
