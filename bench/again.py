@@ -7,10 +7,11 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from .kinds.network import Network
+from .report import Figures
 
 CASES: tuple[tuple[dict[str, Any], tuple[str, ...], float, float | None], ...] = (
     ({"network": "resnet18", "batch": 16}, ("stem", "pool", "blocks.[0-4]"), 0.45, 1.28),
@@ -20,7 +21,7 @@ residual block's time is about the same everywhere in ResNet, but its memory hal
 
 
 @dataclass
-class Again:
+class Again(Figures):
     """One network. nbytes and of_all: the arena with and without recomputation; seconds: of a step, likewise; attention: fused kernels in either."""
 
     case: str
@@ -32,9 +33,6 @@ class Again:
     attention: tuple[int, int]
     saves: float
     longer: float | None
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     def to_text(self) -> str:
         kept = f"; {self.attention[0]} fused attention kernels of {self.attention[1]}" if self.attention[1] else ""

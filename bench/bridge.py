@@ -4,8 +4,10 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
+
+from .report import Figures
 
 LONG = 5e-3
 """Seconds from which on the ratio is promised."""
@@ -16,7 +18,7 @@ SHAPES = ((1, 16, 4), (8, 128, 64), (8, 256, 512), (24, 256, 512))
 
 
 @dataclass
-class Bridge:
+class Bridge(Figures):
     """One network: seconds of a step through the bridge and of the engine's own call."""
 
     case: str
@@ -26,9 +28,6 @@ class Bridge:
     engine: float
     ratio: float
     added: float
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     def to_text(self) -> str:
         most = f"at most {MOST_RATIO}" if self.engine >= LONG else f"at most {1e6 * MOST_ADDED:.0f} us more"

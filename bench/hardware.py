@@ -20,6 +20,7 @@ from tileflow.tiles.plans.planner import PlanCache
 from tileflow.tiles.system.links import waits
 
 from .networks import bert_program, matmul_program, resnet_program, vit_program
+from .report import Figures
 
 VENDOR = "vendor's published training results for a Bow Pod16 (graphcore.ai/performance-results)"
 JIA = "Jia et al., arXiv 1912.03413 (quoted from memory: soft)"
@@ -39,7 +40,7 @@ SHARES = (0.9, 1.1)
 
 
 @dataclass
-class Prediction:
+class Prediction(Figures):
     """One line: what the tile machine says and what was measured. `ratio` = predicted / published, above 1 is faster than published."""
 
     case: str
@@ -55,9 +56,6 @@ class Prediction:
     """Constant -> prediction with 0.9 and with 1.1 of it, as shares of the prediction (whole numbers: with the nearest other one at least)."""
     limited: str = ""
     """What the published figure is limited by that the machine does not have."""
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     def to_text(self) -> str:
         lines = [f"{self.case}: {self.predicted:,.1f} {self.unit} predicted, {self.published:,.1f} published, ratio {self.ratio:.2f}"

@@ -1,17 +1,18 @@
 """The largest square matmul whose operands, result and temporaries fit each built-in chip, and what stops the next size."""
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from tileflow.tiles.hardware.chip import chip
 from tileflow.tiles.limits import PRECISIONS, largest_square_matmul
+
+from .report import Figures
 
 CHIPS = ("gc2", "gc200", "bow", "c600")
 
 
 @dataclass
-class Largest:
+class Largest(Figures):
     """One chip and element type: the size that fits, the next one tried, why that does not fit."""
 
     case: str
@@ -20,9 +21,6 @@ class Largest:
     tile_bytes: int
     next_size: int
     stopped_by: str
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     def to_text(self) -> str:
         return (f"{self.case:<24} {self.size:>7,} squared fits ({self.worst_tile_bytes:,} of {self.tile_bytes:,} bytes); "

@@ -9,9 +9,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import tileflow
 from tileflow import nn
@@ -24,6 +23,7 @@ from tileflow.tiles.plans.plan import TileOptions
 from tileflow.tiles.plans.planner import PlanCache
 
 from .networks import bert_program, resnet_program, training_program
+from .report import Figures
 
 CHIP = "gc200"
 OPTIONS = TileOptions(available_memory_proportion=0.3, precision="16.16")
@@ -31,7 +31,7 @@ LONGER = 10
 
 
 @dataclass
-class Planning:
+class Planning(Figures):
     """Seconds to analyse a program: median and best of `runs` with nothing planned before, and `again` with its plans at hand."""
 
     case: str
@@ -42,9 +42,6 @@ class Planning:
     goal: float | None
     runs: int
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
     def to_text(self) -> str:
         goal = "" if self.goal is None else f", goal {1e3 * self.goal:,.0f} ms: {'met' if self.seconds <= self.goal else 'missed'}"
         return (f"{self.case:<34} {self.operators:>7,} operators {1e3 * self.seconds:9.1f} ms (best {1e3 * self.best:.1f},"
@@ -52,7 +49,7 @@ class Planning:
 
 
 @dataclass
-class Fresh:
+class Fresh(Figures):
     """CPU seconds of a process that does nothing else: the best of `runs` for each part, and their goals."""
 
     case: str
@@ -61,9 +58,6 @@ class Fresh:
     plan: float
     goals: tuple[float, float, float]
     runs: int
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     def to_text(self) -> str:
         parts = zip(("imports", "build", "plan"), (self.imports, self.build, self.plan), self.goals, strict=True)

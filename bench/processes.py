@@ -7,13 +7,14 @@ import statistics
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from tileflow import nn
+
+from .report import Figures
 
 PROCESSES, CALLS = 2, 12
 LEAST = 0.9
@@ -21,7 +22,7 @@ LEAST = 0.9
 
 
 @dataclass
-class Processes:
+class Processes(Figures):
     """One network: seconds of a call of `processes` with a thread each, and of one process with as many threads."""
 
     case: str
@@ -29,9 +30,6 @@ class Processes:
     together: float
     alone: float
     ratio: float
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     def to_text(self) -> str:
         return (f"{self.case:<40} {self.processes} processes: {1e3 * self.together:.2f} ms beside {1e3 * self.alone:.2f} ms of one, "

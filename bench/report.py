@@ -13,6 +13,13 @@ from typing import Any
 FEATURES = ("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512fp16", "avx512bf16", "amx-tile", "amx-bf16", "amx-fp16")
 
 
+class Figures:
+    """A dataclass whose fields are what is written down."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)             # type: ignore[call-overload]
+
+
 @dataclass
 class Result:
     """One comparison. `ratio` = peer_s / ours_s, medians both: above 1 we are faster. `path` is our kernel path.

@@ -175,6 +175,8 @@ const stepName = i => (i < 0 ? "always" : texts(the().steps.name[i]));
 const link = (words, act) => h("button", { class: "link", type: "button", on: { click: act } }, words);
 // A name that keeps its end where there is no room for all of it: that is where it differs from others.
 const ending = name => h("bdi", { dir: "ltr" }, name);
+// A column of such names.
+const ofNames = (name, width, value) => ({ name, width, left: true, value, show: i => ending(value(i)), title: value });
 const stepLink = i => (i < 0 ? "always" : link(ending(stepName(i)), () => go("operators", { step: i })));
 const variableLink = i => link(ending(texts(the().variables.name[i])), () => go("variables", { variable: i }));
 

@@ -14,14 +14,7 @@ VIEWS.Operators = panel => {
   const several = r.memory.ipus.length > 1,
     over = v.fits.filter(fits => !fits).length;
   const columns = [
-    {
-      name: "operator",
-      width: 280,
-      left: true,
-      value: i => texts(v.name[i]),
-      show: i => ending(texts(v.name[i])),
-      title: i => texts(v.name[i]),
-    },
+    ofNames("operator", 280, i => texts(v.name[i])),
     { name: "role", width: 90, left: true, value: i => texts(v.role[i]) },
     { name: "part", width: 80, left: true, value: i => texts(v.part[i]) },
     ...(several ? [{ name: "IPU", width: 55, value: i => v.ipu[i] }] : []),

@@ -45,23 +45,9 @@ VIEWS.Variables = panel => {
     detail = h("div", {});
   const spread = i => (v.tiles[i] ? (v.largest[i] * v.tiles[i]) / Math.max(1, v.bytes[i]) : 0);
   const columns = [
-    {
-      name: "variable",
-      width: 270,
-      left: true,
-      value: i => texts(v.name[i]),
-      show: i => ending(texts(v.name[i])),
-      title: i => texts(v.name[i]),
-    },
+    ofNames("variable", 270, i => texts(v.name[i])),
     { name: "kind", width: 120, left: true, value: i => texts(v.kind[i]), show: i => [dot(r.kinds[texts(v.kind[i])]), texts(v.kind[i])] },
-    {
-      name: "layer",
-      width: 165,
-      left: true,
-      value: i => texts(v.layer[i]),
-      show: i => ending(texts(v.layer[i])),
-      title: i => texts(v.layer[i]),
-    },
+    ofNames("layer", 165, i => texts(v.layer[i])),
     { name: "shape", width: 150, left: true, value: i => texts(v.shape[i]), title: i => texts(v.shape[i]) },
     { name: "type", width: 80, left: true, value: i => texts(v.dtype[i]) },
     ...(several ? [{ name: "IPU", width: 60, value: i => v.ipu[i] }] : []),
