@@ -6,9 +6,11 @@
     python -m bench busy --models DIR                  # beside other processes and under quotas
     python -m bench importing                          # from ONNX files to plans
     python -m bench strategies                         # a pipeline beside one IPU, two replicas beside one
+    python -m bench training --threads 1               # steps of PyTorch's own modules, float32 and mixed
     python -m bench bridge                             # a PyTorch module's call beside the engine's own
-    python -m bench processes                          # two processes beside one with two threads
+    python -m bench processes                          # two processes beside one with two threads; two hosts
     python -m bench compare before.json after.json     # two files of --json
+    python -m bench hardware --write docs/validation.md          # the tile machine against published figures of real chips
     python -m bench tile-choices --write docs/precision.md
     python -m bench precision --write docs/precision.md          # accuracy and loss of training in 16 bits against float32
     python -m bench table results.json --readme README.md
@@ -27,7 +29,6 @@ from . import (
     bridge,
     busy,
     compare,
-    hardware,
     importing,
     limits,
     loading,
@@ -40,20 +41,23 @@ from . import (
     strategies,
     table,
     tile_choices,
+    validation,
 )
 from .cases import cases, words
 from .pairs import Peaks, Settings, measure
 from .report import HEAD, Result, line, to_json
 from .verdict import summary
 
-OTHERS: dict[str, Callable[[int | None, int], Iterable[Any]]] = {"startup": startup.run, "hardware": hardware.run, "planning": planning.run,
+OTHERS: dict[str, Callable[[int | None, int], Iterable[Any]]] = {"startup": startup.run, "hardware": validation.run,
+                                                                 "planning": planning.run,
                                                                  "limits": limits.run, "arena": arena.run, "again": again.run,
                                                                  "rows": rows.run,
                                                                  "loading": loading.run, "importing": importing.run,
-                                                                 "strategies": strategies.run, "bridge": bridge.run, "processes": processes.run}
+                                                                 "strategies": strategies.run, "bridge": bridge.run,
+                                                                 "processes": processes.run}
 """Cases without a peer."""
-VERBS = {"busy": busy.main, "compare": compare.main, "models": real.main, "precision": precision.main, "startup": startup.main, "table": table.main,
-         "tile-choices": tile_choices.main}
+VERBS = {"busy": busy.main, "compare": compare.main, "models": real.main, "precision": precision.main,
+         "startup": startup.main, "table": table.main, "tile-choices": tile_choices.main, "hardware": validation.main}
 
 
 def names() -> list[str]:

@@ -1,4 +1,5 @@
-"""What the bridge to PyTorch adds to a training step: a module's call beside the same compiled model's own call, in turns."""
+"""What the bridge to PyTorch adds to a training step: a module's call beside the same compiled model's own call, in
+turns."""
 from __future__ import annotations
 
 import statistics
@@ -31,8 +32,8 @@ class Bridge(Figures):
 
     def to_text(self) -> str:
         most = f"at most {MOST_RATIO}" if self.engine >= LONG else f"at most {1e6 * MOST_ADDED:.0f} us more"
-        return (f"{self.case:<40} {self.tensors:>4} tensors, {self.threads} threads: {1e3 * self.bridge:.3f} of {1e3 * self.engine:.3f} ms, "
-                f"{self.ratio:.3f} times, {1e6 * self.added:+.0f} us ({most})")
+        return (f"{self.case:<40} {self.tensors:>4} tensors, {self.threads} threads: {1e3 * self.bridge:.3f} of "
+                f"{1e3 * self.engine:.3f} ms, {self.ratio:.3f} times, {1e6 * self.added:+.0f} us ({most})")
 
 
 def run(threads: int | None, runs: int) -> list[Bridge]:
@@ -48,12 +49,14 @@ def run(threads: int | None, runs: int) -> list[Bridge]:
         torch.manual_seed(0)
         net = _network(torch, layers, width)
         x, y = torch.randn(rows, width), torch.randint(0, 10, (rows,))
-        model = tileflow.torch.training_model(net, tileflow.Options(threads=threads or 1), torch.optim.AdamW(net.parameters(), lr=1e-4))
+        model = tileflow.torch.training_model(net, tileflow.Options(threads=threads or 1),
+                                              torch.optim.AdamW(net.parameters(), lr=1e-4))
         model(x, y)
         engine, arrays = model.compiled, (x.numpy(), y.numpy())
         pairs = [(_seconds(model, x, y), _seconds(engine, *arrays)) for _ in range(10 * runs + 1)][1:]
         ours, own = (statistics.median(pair[side] for pair in pairs) for side in (0, 1))
-        found.append(Bridge(f"{layers} layers of {width}, {rows} rows", sum(1 for _ in net.parameters()), threads or 1, ours, own,
+        found.append(Bridge(f"{layers} layers of {width}, {rows} rows", sum(1 for _ in net.parameters()), threads or 1,
+                            ours, own,
                             statistics.median(a / b for a, b in pairs), statistics.median(a - b for a, b in pairs)))
         model.destroy()
     return found
@@ -63,7 +66,8 @@ def _network(torch: Any, layers: int, width: int) -> Any:
     class Residual(torch.nn.Module):                       # type: ignore[name-defined,misc]
         def __init__(self) -> None:
             super().__init__()
-            self.layers = torch.nn.ModuleList(torch.nn.Sequential(torch.nn.LayerNorm(width), torch.nn.Linear(width, width), torch.nn.ReLU())
+            self.layers = torch.nn.ModuleList(torch.nn.Sequential(torch.nn.LayerNorm(width),
+                                                                  torch.nn.Linear(width, width), torch.nn.ReLU())
                                               for _ in range(layers))
             self.head = torch.nn.Linear(width, 10)
 

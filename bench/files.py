@@ -101,7 +101,8 @@ def bert_mini(sequence: int = 128, classes: int = 2) -> ModelProto:
 
 
 def quantised(layers: int, size: int = 64, rows: int = 8) -> ModelProto:
-    """A chain of products of 8-bit integers, each between QuantizeLinear and DequantizeLinear with scales of its own."""
+    """A chain of products of 8-bit integers, each between QuantizeLinear and DequantizeLinear with scales of its
+    own."""
     file = _File(seed=0)
 
     def scaled(what: str, x: str, scale: float, *operators: str) -> str:
@@ -115,7 +116,8 @@ def quantised(layers: int, size: int = 64, rows: int = 8) -> ModelProto:
         data = scaled(f"data{i}", x, 0.01 * (1 + i), "QuantizeLinear", "DequantizeLinear")
         product = file.add("MatMul", data, scaled(f"weight{i}", weight, 1 + 0.01 * (1 + i), "DequantizeLinear"))
         x = file.add("Relu", product)
-    return file.model("quantised", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [rows, size])], x, [rows, size])
+    return file.model("quantised", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [rows, size])], x,
+                      [rows, size])
 
 
 def in_float64(model: ModelProto) -> ModelProto:

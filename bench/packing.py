@@ -1,8 +1,10 @@
-"""The kernels that a wheel carries: those of networks as people have them, compiled for CPU paths that this machine need not have.
+"""The kernels that a wheel carries: those of networks as people have them, compiled for CPU paths that this machine
+need not have.
 
     python -m bench.packing kernels/machine/kernels.pack avx2 avx512
 
-What is compiled is not run, but for a path that this machine has nothing else is needed than LLVM. Two packs of one version are equal byte for byte.
+What is compiled is not run, but for a path that this machine has nothing else is needed than LLVM. Two packs of one
+version are equal byte for byte.
 """
 from __future__ import annotations
 
@@ -50,8 +52,8 @@ def networks() -> Iterator[tuple[Any, tuple[Any, ...], Any]]:
                              nn.Conv2d(32, 32, 3, padding=1, groups=32, bias=False), nn.BatchNorm2d(32), activation(),
                              nn.Conv2d(32, 64, 1, bias=False), nn.BatchNorm2d(64), activation(),
                              nn.Conv2d(64, 64, 3, padding=1), activation(), nn.MaxPool2d(2),
-                             nn.Conv2d(64, 64, 3, 2, padding=1, groups=64, bias=False), nn.BatchNorm2d(64), activation(),
-                             nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.1), nn.Linear(64, 10)),
+                             nn.Conv2d(64, 64, 3, 2, padding=1, groups=64, bias=False), nn.BatchNorm2d(64),
+                             activation(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.1), nn.Linear(64, 10)),
                (images(8, 3, 32, 32),), classes(8))
 
 
@@ -93,19 +95,23 @@ def collect(path: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         import onnx
         for name, proto, arrays in (("bert", files.bert_mini(), (rng.integers(0, 9, (8, 128)),)),
-                                    ("resnet", files.resnet18(10, 64), (rng.standard_normal((8, 3, 64, 64), np.float32),)),
-                                    ("digits", onnx.load(model_path("digits_cnn.onnx")), (np.zeros((8, 1, 8, 8), np.float32),))):
+                                    ("resnet", files.resnet18(10, 64),
+                                     (rng.standard_normal((8, 3, 64, 64), np.float32),)),
+                                    ("digits", onnx.load(model_path("digits_cnn.onnx")),
+                                     (np.zeros((8, 1, 8, 8), np.float32),))):
             file, labels = str(Path(folder) / f"{name}.onnx"), rng.integers(0, 2, 8)
             onnx.save(proto, file)
             tileflow.inference_model(file, **batches).compile(*arrays)
             for optimizer in ("sgd", "adamw"):
-                model = tileflow.training_model(file, optimizer=optimizer, learning_rate=0.01, loss="cross_entropy", **batches)
+                model = tileflow.training_model(file, optimizer=optimizer, learning_rate=0.01, loss="cross_entropy",
+                                                **batches)
                 model.compile(*arrays, labels)
 
 
 def main(arguments: list[str]) -> None:
     if arguments[0] == "--collect":
         return collect(arguments[1])
+    from tileflow.executable import store
     from tileflow.kernels.machine import cache, pack
     target, paths = Path(arguments[0]), arguments[1:] or PATHS
     with tempfile.TemporaryDirectory() as folder:
@@ -113,7 +119,8 @@ def main(arguments: list[str]) -> None:
         for path in paths:
             subprocess.run([sys.executable, "-m", "bench.packing", "--collect", path], check=True,
                            env={**os.environ, **environment(path), "NUMBA_NUM_THREADS": "2"})
-        names = [file.stem for file in cache.folder().glob(f"*{cache.SUFFIX}") if not file.name.startswith("image-")]
+        names = [file.stem for file in cache.folder().glob(f"*{cache.SUFFIX}")
+                 if file.stem.partition("-")[0] not in store.KINDS]
         found = {name: payload for name in names if (payload := cache.read(name)) is not None}
     temporary = target.with_suffix(".tmp")
     pack.write(temporary, found)

@@ -1,7 +1,8 @@
 """`python -m bench precision`: what training in 16 bits loses against float32, by task and precision: medians over seeds.
 
 Weights, order of the rows and everything else that is random follow from the seed and are the same in every precision. The tasks: the packaged
-digits, the tutorial on MNIST, and a character transformer on Shakespeare; the last two where their data are (`python -m bench.fetch`).
+digits, seen by a convolution or row by row by recurrent layers, the tutorial on MNIST, and a character transformer on
+Shakespeare; the last two where their data are (`python -m bench.fetch`).
 """
 from __future__ import annotations
 
@@ -69,6 +70,26 @@ def _digits(seed: int, folder: Path, options: Mapping[str, Any]) -> Figures:
                                    device_iterations=11, learning_rate=3e-3, scale=1 / 16, **options))
 
 
+class Rows(nn.Module):
+    """Images [n, steps, pixels] row after row through a recurrent layer, then scores from its last output."""
+
+    def __init__(self, layer: type[nn.LSTM | nn.GRU], pixels: int, width: int, classes: int) -> None:
+        self.cells, self.head = layer(pixels, width, batch_first=True), nn.Linear(width, classes)
+
+    def forward(self, x: nn.Tensor) -> nn.Tensor:                        # type: ignore[override]
+        return self.head(self.cells(x)[0][:, -1])
+
+
+def _rows(layer: type[nn.LSTM | nn.GRU]) -> Callable[[int, Path, Mapping[str, Any]], Figures]:
+    def run(seed: int, folder: Path, options: Mapping[str, Any]) -> Figures:
+        nn.manual_seed(seed)
+        return _figures(tileflow.train(Rows(layer, 8, 64, 10), data="digits", out=str(folder), epochs=16, seed=seed,
+                                       micro_batch_size=16,
+                                       gradient_accumulation=2, device_iterations=11, learning_rate=5e-3, scale=1 / 16,
+                                       **options))
+    return run
+
+
 def _mnist(seed: int, folder: Path, options: Mapping[str, Any]) -> Figures:
     return _figures(accuracy.train(TutorialNet(initial_weights(seed)), seed, 3, folder, **options))
 
@@ -78,16 +99,24 @@ def _shakespeare(seed: int, folder: Path, options: Mapping[str, Any]) -> Figures
 
 
 class Task(NamedTuple):
-    """What is trained; `missing`: why it cannot be, or nothing; how far below float32 a promised mode may be."""
+    """What is trained; `missing`: why it cannot be, or nothing; how far below float32 a promised mode may be; `only`: a
+    part of the names of the modes in which it is trained."""
 
     run: Callable[[int, Path, Mapping[str, Any]], Figures]
     missing: Callable[[], str]
     points: float = POINTS
     share: float = SHARE
+    only: str = ""
+
+    def modes(self) -> list[Mode]:
+        """Those in which it is trained, but float32."""
+        return [mode for mode in MODES if self.only in mode.name]
 
 
 TASKS = {
     "digits": Task(_digits, lambda: "", FEW_POINTS, FEW_SHARE),
+    "digits-lstm": Task(_rows(nn.LSTM), lambda: "", FEW_POINTS, FEW_SHARE, "bf16-mixed"),
+    "digits-gru": Task(_rows(nn.GRU), lambda: "", FEW_POINTS, FEW_SHARE, "bf16-mixed"),
     "mnist": Task(_mnist, lambda: "" if fetch.has_mnist(accuracy.FOLDER) else "needs MNIST: python -m bench.fetch .cache/mnist"),
     "shakespeare": Task(_shakespeare, lambda: "" if shakespeare.TEXT.is_file() else
                         "needs Shakespeare's works: python -m bench.fetch .cache/shakespeare.txt"),
@@ -151,7 +180,7 @@ def main(arguments: Sequence[str]) -> None:
         if missing := TASKS[task].missing():
             parser.error(f"{task} {missing}")
         base = Figures(0, 0)
-        for mode in (FLOAT32, *(m for m in MODES if chosen.only in m.name)):
+        for mode in (FLOAT32, *(m for m in TASKS[task].modes() if chosen.only in m.name)):
             found = median(trained(task, mode, range(chosen.seeds), chosen.threads))
             base = found if mode is FLOAT32 else base
             say(row(task, mode, base, found))

@@ -1,4 +1,5 @@
-"""What several processes cost on this computer: two with a thread each beside one with two threads, the same replicas and the same bits."""
+"""What several processes cost on this computer: two with a thread each beside one with two threads, the same replicas
+and the same bits; and what two hosts exchange."""
 from __future__ import annotations
 
 import json
@@ -14,6 +15,7 @@ import numpy as np
 
 from tileflow import nn
 
+from . import exchange
 from .report import Figures
 
 PROCESSES, CALLS = 2, 12
@@ -32,8 +34,8 @@ class Processes(Figures):
     ratio: float
 
     def to_text(self) -> str:
-        return (f"{self.case:<40} {self.processes} processes: {1e3 * self.together:.2f} ms beside {1e3 * self.alone:.2f} ms of one, "
-                f"{self.ratio:.2f} times its speed (at least {LEAST})")
+        return (f"{self.case:<40} {self.processes} processes: {1e3 * self.together:.2f} ms beside "
+                f"{1e3 * self.alone:.2f} ms of one, {self.ratio:.2f} times its speed (at least {LEAST})")
 
 
 class Encoder(nn.Module):
@@ -51,8 +53,8 @@ class Encoder(nn.Module):
 
 
 def _mnist(rng: np.random.Generator, rows: int) -> tuple[nn.Module, np.ndarray]:
-    net = nn.Sequential(nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(9216, 128),
-                        nn.ReLU(), nn.Linear(128, 10))
+    net = nn.Sequential(nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+                        nn.Linear(9216, 128), nn.ReLU(), nn.Linear(128, 10))
     return net, rng.standard_normal((rows, 1, 28, 28)).astype(np.float32)
 
 
@@ -63,14 +65,14 @@ def _mini(rng: np.random.Generator, rows: int) -> tuple[nn.Module, np.ndarray]:
 CASES = {"MNIST CNN, micro-batch 40": (40, _mnist), "BERT-mini, micro-batch 4": (4, _mini)}
 
 
-def run(threads: int | None, runs: int) -> list[Processes]:
+def run(threads: int | None, runs: int) -> list[Processes | exchange.Exchange]:
     """All networks; `runs` starts of either side, in turns."""
-    found = []
+    found: list[Processes | exchange.Exchange] = []
     for case in CASES:
         pairs = [(_seconds(case, PROCESSES), _seconds(case, 1)) for _ in range(max(1, runs // 3))]
         together, alone = (statistics.median(pair[side] for pair in pairs) for side in (0, 1))
         found.append(Processes(case, PROCESSES, together, alone, statistics.median(b / a for a, b in pairs)))
-    return found
+    return found + exchange.run()
 
 
 def _seconds(case: str, processes: int) -> float:
@@ -92,7 +94,8 @@ def _child(case: str, told: Path) -> None:
     nn.manual_seed(0)
     net, x = make(rng, rows)
     y = rng.integers(0, 10, rows)
-    model = tileflow.training_model(net, optimizer="adamw", learning_rate=1e-4, micro_batch_size=micro_batch, replication_factor=PROCESSES,
+    model = tileflow.training_model(net, optimizer="adamw", learning_rate=1e-4, micro_batch_size=micro_batch,
+                                    replication_factor=PROCESSES,
                                     device_iterations=4, threads=int(os.environ["NUMBA_NUM_THREADS"]))
     seconds = []
     for _ in range(CALLS + 2):

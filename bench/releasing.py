@@ -1,4 +1,5 @@
-"""What would be released, tried: each file of a folder is installed in an environment of its own and trains a model from there.
+"""What would be released, tried: each file of a folder is installed in an environment of its own and trains a model
+from there.
 
     python -m bench.releasing dist
 """
@@ -44,13 +45,15 @@ def version(folder: Path) -> str:
 
 
 def tried(file: Path, at: Path) -> tuple[int, int]:
-    """Install a file in an environment at `at` and train there: the kernels that were compiled, and those that came along."""
+    """Install a file in an environment at `at` and train there: the kernels that were compiled, and those that came
+    along."""
     venv.create(at, with_pip=True)
     python = at / "bin" / "python"
     subprocess.run([python, "-m", "pip", "install", "--quiet", file.resolve()], check=True)
     environment = {**os.environ, "TILEFLOW_CACHE_DIR": str(at / "cache")}
     environment.pop("PYTHONPATH", None)
-    done = subprocess.run([python, "-c", TRY, str(at / "run")], cwd=at, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run([python, "-c", TRY, str(at / "run")], cwd=at, env=environment, capture_output=True, text=True,
+                          check=False)
     counted = re.search(r"compiled (\d+), (\d+) in the package", done.stderr)
     if done.returncode or counted is None or not list((at / "run").glob("*.onnx")):
         raise SystemExit(f"{file.name}: training failed.\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
@@ -64,7 +67,8 @@ def main(arguments: list[str]) -> None:
         [file] = [path for path in folder.iterdir() if path.name.endswith(form)]
         with tempfile.TemporaryDirectory() as scratch:
             compiled, carried = tried(file, Path(scratch) / "environment")
-        print(f"{file.name}: {file.stat().st_size / 1e6:.1f} MB, {carried} kernels inside; a first training compiled {compiled}")
+        print(f"{file.name}: {file.stat().st_size / 1e6:.1f} MB, {carried} kernels inside; a first training compiled "
+              f"{compiled}")
         if bool(carried) != ("manylinux" in form) or (carried and compiled):
             raise SystemExit("The wheel for Linux should carry all kernels of a first training, the others none.")
 

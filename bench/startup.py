@@ -1,10 +1,10 @@
-"""What a first result takes: `tileflow train` to the end of its first call, and files and executables to their first outputs, with an empty and a
-warm cache.
+"""What a first result takes: `tileflow train` to the end of its first call, and files and executables to their first
+outputs, with an empty and a warm cache.
 
     python -m bench startup [DIR] [--manifest FILE] [--inputs DIR] [--only IDS] [--python PROGRAM] [--runs N]
 
-DIR: ONNX files besides the two networks and a chain of 50 quantised layers, as for `bench models`. PROGRAM: the Python of an environment in which
-tileflow is installed, as from its wheel; by default this one.
+DIR: ONNX files besides the two networks and a chain of 50 quantised layers, as for `bench models`. PROGRAM: the Python
+of an environment in which tileflow is installed, as from its wheel; by default this one.
 """
 from __future__ import annotations
 
@@ -174,7 +174,8 @@ def subjects(chosen: argparse.Namespace, folder: Path) -> Iterator[tuple[str, li
                 yield f"{name}, executable: {kind}", [chosen.python, "-c", LOADED, path, data]
     yield "(both imports, for comparison)", [chosen.python, "-c", "import numpy, tileflow"]
     onnx.save(files.quantised(LAYERS), folder / "quantised.onnx")
-    paths = [folder / "quantised.onnx", *(real.files(chosen.folder, chosen.manifest, chosen.only) if chosen.folder else [])]
+    paths = [folder / "quantised.onnx",
+             *(real.files(chosen.folder, chosen.manifest, chosen.only) if chosen.folder else [])]
     for path in paths:
         stored = folder / f"{path.stem}.npz"
         arrays = inputs_of(path, {}, chosen.inputs)
@@ -192,7 +193,8 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--python", default=sys.executable, help="the Python of an environment with tileflow")
     parser.add_argument("--runs", type=int, default=3, help="warm starts; their median is told")
     chosen = parser.parse_args(list(arguments))
-    print(f"{'first result of':<36} {'empty cache':>12} {'warm':>8} {'warm':>9}\n{'':<36} {'CPU s':>12} {'CPU s':>8} {'clock s':>9}")
+    print(f"{'first result of':<36} {'empty cache':>12} {'warm':>8} {'warm':>9}\n{'':<36} {'CPU s':>12} {'CPU s':>8} "
+          f"{'clock s':>9}")
     with tempfile.TemporaryDirectory() as scratch:
         for i, (name, command) in enumerate(subjects(chosen, Path(scratch))):
             cache = Path(scratch) / f"cache{i}"

@@ -9,6 +9,7 @@ from .machine.leaf import Leaf
 from .machine.status import INDEX_OUT_OF_RANGE, OK
 
 STRIP = 1024              # columns that one unit of range writes
+LANES = 32                # columns of one unit whose elements go their own ways
 REDUCTIONS = ("none", "add", "mul", "min", "max")
 
 
@@ -60,3 +61,38 @@ def _scatter(combine: Any) -> Any:
 def scatter_rows(dtype: str, index: str, reduction: str) -> Leaf:
     """index[k], updates[k, i], y[v, i]; elements of type `dtype`, moved by their bits where the reduction is "none"."""
     return Leaf(_scatter(_combine(reduction)), f"{index}[:], {dtype}[:,:], {dtype}[:,:], lo, hi", checked=True, key=reduction)
+
+
+def _along(combine: Any) -> Any:
+    def scatter_along(index: Any, updates: Any, y: Any, lo: int, hi: int) -> int:
+        """y[o, index[o, k, i], i] = combine(y[o, index[o, k, i], i], updates[o, k, i]) in the order of k; a unit of
+        range is a strip of i for one o.
+
+        Negative indices count from the end.
+        """
+        n, inner = y.shape[1], y.shape[2]
+        strips = -(-inner // LANES)
+        for unit in range(lo, hi):
+            o, first = unit // strips, unit % strips * LANES
+            for k in range(index.shape[1]):
+                for i in range(first, min(first + LANES, inner)):
+                    v = int(index[o, k, i])
+                    if v < 0:
+                        v += n
+                    if v < 0 or v >= n:
+                        return INDEX_OUT_OF_RANGE
+                    y[o, v, i] = combine(y[o, v, i], updates[o, k, i])
+        return OK
+    return scatter_along
+
+
+@functools.cache
+def scatter_along(dtype: str, index: str, reduction: str) -> Leaf:
+    """index[o, k, i], updates[o, k, i], y[o, v, i]; elements of type `dtype`, moved by their bits where the reduction
+    is "none"."""
+    return Leaf(
+        _along(_combine(reduction)),
+        f"{index}[:,:,:], {dtype}[:,:,:], {dtype}[:,:,:], lo, hi",
+        checked=True,
+        key=reduction,
+    )

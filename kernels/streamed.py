@@ -17,11 +17,12 @@ from typing import Any
 
 from .dtypes import ELEMENTS
 from .elementwise.expr import Var, cast
-from .elementwise.loops import EmittedLeaf, elementwise_call
+from .elementwise.loops import elementwise_call
 from .isa import cpu
 from .isa.half import narrow_rows, widen_rows
 from .machine.build import OPTIONS
 from .machine.call import Call, In, Out, Work
+from .machine.emitted import EmittedLeaf
 from .machine.inner import register_jitable
 from .machine.leaf import Leaf, from_lines
 from .machine.places import address_of, shaped

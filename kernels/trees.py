@@ -27,7 +27,7 @@ COMBINED = {"SUM": "total + vote", "MIN": "vote if not total <= vote else total"
 SIGNATURE = "T[r,:], T[:], u4[:,:], u4[:], u4[:], u4[:], f8[:], f8[:], f8[w,:], u4[w,:], T[r,:]"
 
 
-def trees_leaf(dtype: str, aggregate: str, missing: bool) -> Leaf:
+def trees_leaf(dtype: str, aggregate: str, missing: bool, bare: bool = False) -> Leaf:
     """x [rows, features], thresholds [nodes], links [nodes, 4], roots [trees], starts [leaves + 1] of each leaf's votes, targets [votes],
     votes [votes], base [targets], and as scratch the totals of a block and the leaves reached -> y [rows, targets].
 
@@ -35,18 +35,19 @@ def trees_leaf(dtype: str, aggregate: str, missing: bool) -> Leaf:
         dtype: the letter of the features' and of the results' type.
         aggregate: "SUM", "AVERAGE", "MIN" or "MAX" of the votes; base is added then. Where nothing votes, the result is base.
         missing: some nodes send NaN to their first child.
+        bare: where nothing votes, the least and largest is NaN.
     """
-    return _leaf(dtype, aggregate, missing)
+    return _leaf(dtype, aggregate, missing, bare)
 
 
 @functools.cache
-def _leaf(dtype: str, aggregate: str, missing: bool) -> Leaf:
-    body = from_lines(_lines(aggregate, missing), {"ABREAST": ABREAST, "ROWS": ROWS, "NAN": math.nan}, trees_leaf)
+def _leaf(dtype: str, aggregate: str, missing: bool, bare: bool) -> Leaf:
+    body = from_lines(_lines(aggregate, missing, bare), {"ABREAST": ABREAST, "ROWS": ROWS, "NAN": math.nan}, trees_leaf)
     body.__module__ = __name__
-    return Leaf(body, SIGNATURE.replace("T[", f"{dtype}["), key=f"{aggregate} {missing}")
+    return Leaf(body, SIGNATURE.replace("T[", f"{dtype}["), key=f"{aggregate} {missing}{' bare' * bare}")
 
 
-def _lines(aggregate: str, missing: bool) -> list[str]:
+def _lines(aggregate: str, missing: bool, bare: bool) -> list[str]:
     """The leaf's source."""
     summed = aggregate in ("SUM", "AVERAGE")
     lines = ["def trees(x, thresholds, links, roots, starts, targets, votes, base, totals, reached, y):",
@@ -64,7 +65,7 @@ def _lines(aggregate: str, missing: bool) -> list[str]:
     lines += _walks(aggregate, missing, "        ", "first + row", "tree", "row", 1)
     total = "totals[row * outputs + k]"
     end = f"({total} / roots.shape[0] if roots.shape[0] else 0.0)" if aggregate == "AVERAGE" else total
-    end = end if summed else f"({total} if {total} == {total} else 0.0)"
+    end = end if summed or bare else f"({total} if {total} == {total} else 0.0)"
     return [*lines, "    for row in range(rows):", "      for k in range(outputs):", f"        y[first + row, k] = {end} + base[k]"]
 
 
@@ -86,11 +87,13 @@ def _walks(aggregate: str, missing: bool, indent: str, row: str, tree: str, plac
     return [indent + line for line in lines]
 
 
-def trees_calls(shapes: Sequence[tuple[int, ...]], outputs: int, dtype: str, aggregate: str, missing: bool, depth: int) -> list[Call]:
+def trees_calls(shapes: Sequence[tuple[int, ...]], outputs: int, dtype: str, aggregate: str, missing: bool, depth: int,
+                bare: bool = False) -> list[Call]:
     """The call for operands of these shapes, in the order of `trees_leaf`; `depth` is of a usual walk, for the estimated cost."""
     rows = shapes[0][0]
     if not rows or not outputs:
         return []
     args = (*(In(i, shape) for i, shape in enumerate(shapes)), Work("votes of a block", (ROWS * outputs,), "f8"),
             Work("leaves reached", (ABREAST,), "u4"), Out(0, (rows, outputs)))
-    return [Call(trees_leaf(dtype, aggregate, missing), args, rows, ROWS, rows * shapes[3][0] * max(depth, 1) * STEP_NS)]
+    return [Call(trees_leaf(dtype, aggregate, missing, bare), args, rows, ROWS,
+                 rows * shapes[3][0] * max(depth, 1) * STEP_NS)]

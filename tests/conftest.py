@@ -34,7 +34,8 @@ def _lowered_graphs_are_verified() -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _images_are_made_anew() -> None:
-    """So that every test lowers what it compiles, with what it has changed of that; tests of what is kept ask for it."""
+    """So that every test lowers what it compiles, with what it has changed of that; tests of what is kept ask for
+    it."""
     from tileflow.executable import store
     store.enabled = False
 
@@ -58,6 +59,13 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 5, 2)
+
+
+@pytest.fixture(scope="session")
+def turn(request: pytest.FixtureRequest) -> int | None:
+    """Whose turn it is among the cases of exhaustive tests (None: all of theirs), for runs of such within a test."""
+    found: int | None = request.config.getoption("--turn")
+    return found
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,5 @@
-"""Writes docs/options.md from the options' declarations and docs/poptorch.md from the table of PopTorch's options, the docstrings of
-`tileflow/poptorch/` and the list of all names of the reference system.
+"""Writes docs/options.md from the options' declarations and docs/poptorch.md from the table of PopTorch's options, the
+docstrings of `tileflow/poptorch/` and the list of all names of the reference system.
 
     python tests/options_pages.py       # after an option or an entry changed; tests/options/test_options_pages.py asks for it
 """
@@ -128,9 +128,11 @@ trainer = pl.Trainer(accelerator="ipu", devices=4, max_epochs=3, accumulate_grad
 trainer.fit(module)
 ```
 
-Devices are replicas, accumulation and iterations are those of a call, and loaders give its rows; `precision=16` is the option precision
-`16-mixed`, a module in float16 stays so. Lightning keeps its loops, callbacks, loggers and schedules. A step is exported once, with a `batch_idx`
-of 0; `self.log` in it logs what was computed (the mean, where a call has several values). There is one optimizer, and `IPUStrategy` also takes
+Devices are replicas, accumulation and iterations are those of a call, and loaders give its rows. `precision` is Lightning's: mixed ones are the
+option of that name, others the module's type. Lightning keeps its loops, callbacks, loggers, schedules and checkpoints, with what the optimizer
+remembers. A step is exported once, with a `batch_idx` of 0 and the Trainer's numbers (`global_step`) of that moment; `self.log` in it logs what was
+computed (the mean, where a call has several values).
+There is one optimizer; gradient clipping, a `backward` of the module's own and manual optimization are refused. `IPUStrategy` also takes
 `training_opts`, `inference_opts` (`poptorch.Options`), `autoreport` and `autoreport_dir`. Where scripts write `Trainer(ipus=4)`, which Lightning
 refuses, write `accelerator="ipu", devices=4`; `lightning.pytorch.strategies.IPUStrategy` and `IPUPlugin` are imported from here.
 
@@ -149,7 +151,8 @@ effect" goes on with it as a warning.
 | `POPTORCH_DEFAULT_OPTIONS`, a `poptorch.conf` | `tileflow.Options.load(path)`, `--options FILE`, `TILEFLOW_DEFAULT_OPTIONS` |
 
 """
-CALLED_OTHERWISE = {"poptorch.optim": "optim", "poptorch.profiling": "profiling", "poptorch.testing": "testing", "poptorch.poptorch_core": "errors"}
+CALLED_OTHERWISE = {"poptorch.optim": "optim", "poptorch.profiling": "profiling", "poptorch.testing": "testing",
+                    "poptorch.poptorch_core": "errors"}
 """Files of the roof that are modules of the reference's."""
 
 
@@ -187,7 +190,8 @@ def options_page() -> str:
                 cells = (f"`{d.name}`", _values(d), _default(d), d.help, ", ".join(d.verbs), names)
                 parts.append(f"| {' | '.join(map(_cell, cells))} |\n")
         parts.append("\n")
-    parts.append("## Environment variables\n\nPopTorch's are heeded by `import tileflow.poptorch`.\n\n| variable | what it says |\n| --- | --- |\n")
+    parts.append("## Environment variables\n\nPopTorch's are heeded by `import tileflow.poptorch`.\n\n| variable | "
+                 "what it says |\n| --- | --- |\n")
     parts += [f"| `{e.name}` | {_cell(e.says[:1].upper() + e.says[1:])} |\n" for e in (*OWN_ENVIRONMENT, *ENVIRONMENT)]
     return "".join(parts).rstrip() + "\n"
 
@@ -209,14 +213,16 @@ def poptorch_page() -> str:
             parts.append(f"| {_cell(f'`{e.name}{_arguments(e)}`')} | {', '.join(f'`{n}`' for n in e.options)} | {_cell(says)} |\n")
         parts.append("\n")
     parts += _names_of_the_roof()
-    parts.append("\n## Scripts of the user guide\n\nTests run each where it is at hand, with its import replaced.\n\n| script | |\n| --- | --- |\n")
+    parts.append("\n## Scripts of the user guide\n\nTests run each where it is at hand, with its import replaced.\n\n| "
+                 "script | |\n| --- | --- |\n")
     parts += [f"| `{name.removesuffix('.py')}` | {_cell(script.says)} |\n" for name, script in sorted(SCRIPTS.items())]
     return "".join(parts).rstrip() + "\n"
 
 
 @functools.cache
 def _docstrings() -> tuple[dict[str, str], Mapping[str, str]]:
-    """Docstrings of `tileflow/poptorch/` by name (`Block`, `Block.start`, `poptorch.optim.SGD`), and what is said of names that are not there."""
+    """Docstrings of `tileflow/poptorch/` by name (`Block`, `Block.start`, `poptorch.optim.SGD`), and what is said of
+    names that are not there."""
     found: dict[str, str] = {}
     instead: Mapping[str, str] = {}
     for path in sorted(ROOF.glob("*.py")):
@@ -260,7 +266,8 @@ def _first(node: ast.AST) -> str:
 
 
 def roof_sentence(owner: str, name: str) -> str | None:
-    """What the page says of a name of the reference's: its docstring, or why it is not there; None where there is neither."""
+    """What the page says of a name of the reference's: its docstring, or why it is not there; None where there is
+    neither."""
     found, instead = _docstrings()
     if owner in ENUMS:
         return f"A member of `poptorch.{owner}`."
@@ -269,16 +276,18 @@ def roof_sentence(owner: str, name: str) -> str | None:
             return " ".join((ENUMS[name].__doc__ or "").split()) + f" {', '.join(m.name for m in ENUMS[name])}."      # type: ignore[attr-defined]
         if name in instead:
             return f"Not there: {instead[name]}."
-        return found.get(name) or {"enums": "The enums, also under `poptorch`.", "poptorch_core": "The errors, also under `poptorch`.",
-                                   "BlockId": "Names of blocks are texts.", "identity_loss": "Mark what training minimises: the mean or the sum of a "
+        return found.get(name) or {"enums": "The enums, also under `poptorch`.",
+                                   "poptorch_core": "The errors, also under `poptorch`.",
+                                   "BlockId": "Names of blocks are texts.",
+                                   "identity_loss": "Mark what training minimises: the mean or the sum of a "
                                    "tensor, or the tensor itself."}.get(name)
     return found.get(f"{owner}.{name}") or found.get(name if owner in CALLED_OTHERWISE else "")
 
 
 def _names_of_the_roof() -> list[str]:
     """A table of the names of the module, and one of the methods of its classes; options are in tables of their own."""
-    parts = ["\n## All names of `poptorch`\n\nOf the last release, 3.4; those of earlier ones at the end. `Options` are above, by group.\n\n"
-             "| PopTorch | in `tileflow.poptorch` |\n| --- | --- |\n"]
+    parts = ["\n## All names of `poptorch`\n\nOf the last release, 3.4; those of earlier ones at the end. `Options` "
+             "are above, by group.\n\n| PopTorch | in `tileflow.poptorch` |\n| --- | --- |\n"]
     for owner, names in NAMES.items():
         if owner in ENUMS or owner.startswith("Options"):
             continue

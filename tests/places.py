@@ -7,7 +7,8 @@ from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
-FOLDERS = [TESTS, *sorted(folder for folder in TESTS.iterdir() if any(folder.glob("*.py")) and not (folder / "__init__.py").exists())]
+FOLDERS = [TESTS, *sorted(folder for folder in TESTS.iterdir() if any(folder.glob("*.py"))
+                          and not (folder / "__init__.py").exists())]
 """The folders of tests, a room of the product each, and those of what they are checked by and what they are run on."""
 PATH = os.pathsep.join(map(str, [ROOT, *FOLDERS]))
 """PYTHONPATH for processes that import the product and tests."""

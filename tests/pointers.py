@@ -21,8 +21,8 @@ OBJECTS = ("options.", "memory.", "program.")
 """What an object is called more often than the folder: names behind these are not looked up."""
 FRAMEWORKS = {"torch", "poptorch", "lightning"}
 """Rooms that are called as packages of other projects are: `torch.Tensor` is none of ours."""
-ELSEWHERE = {"docs/notes/transforms/pipelining.md", "docs/trace-event-format.md", "fusion_nhwc_conv.py", "ipu_configuration.py", "model.npz",
-             "checkpoint.failed", "tests/test_x.py", "path/to/test_tiny.py"}
+ELSEWHERE = {"docs/notes/transforms/pipelining.md", "docs/trace-event-format.md", "fusion_nhwc_conv.py",
+             "ipu_configuration.py", "model.npz", "checkpoint.failed", "tests/test_x.py", "path/to/test_tiny.py"}
 """Files of other projects and of users, and what stands for any file."""
 
 
@@ -101,7 +101,8 @@ class Pointers:
         if path.suffix == ".md" or dotted.startswith(OBJECTS) or head in FRAMEWORKS:
             return True
         beside = f"{module_of(path).rpartition('.')[0]}.{dotted}"
-        starts = [start for start in (f"tileflow.{dotted}", beside) if ".".join(start.split(".")[:-dotted.count(".")]) in self.modules]
+        starts = [start for start in (f"tileflow.{dotted}", beside)
+                  if ".".join(start.split(".")[:-dotted.count(".")]) in self.modules]
         return not starts or any(map(self._is_there, starts))
 
     def _is_there(self, dotted: str) -> bool:

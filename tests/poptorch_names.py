@@ -1,4 +1,5 @@
-"""The public names of the reference system's last release (3.4), by where they are: names alone, in the order of its files."""
+"""The public names of the reference system's last release (3.4), by where they are: names alone, in the order of its
+files."""
 from __future__ import annotations
 
 NAMES: dict[str, list[str]] = {
@@ -77,4 +78,5 @@ NAMES: dict[str, list[str]] = {
     "earlier": ["Compiler", "autocast", "autocasting", "eager", "experimental", "hasMLIRSupportOnPlatform"],
     "poptorch.poptorch_core": ["Error", "RecoverableError", "UnrecoverableError", "TestErrorType", "_throwTestError"],
 }
-"""By module or class; `earlier`: names of `poptorch` that releases before had. What is not there has its methods not listed."""
+"""By module or class; `earlier`: names of `poptorch` that releases before had. What is not there has its methods not
+listed."""

@@ -6,7 +6,8 @@
 
 Of a changed file of the product these run: the tests in the folder of its room; and all that import it, themselves,
 through another test or helper, or through one file of the product more (`STEPS`). Further away all of the product is
-reached, which is what `make test` is for. Beside them always what holds the house together and the product on one screen.
+reached, which is what `make test` is for. Beside them always what holds the house together and the product on one
+screen.
 """
 from __future__ import annotations
 
@@ -57,7 +58,8 @@ def needed(files: Iterable[Path]) -> list[Path]:
 
 
 def _of_the_product(product: house.House, path: Path) -> set[str]:
-    """The files of the product that a test imports by name; what it takes from the face of all, `tileflow`, does not count."""
+    """The files of the product that a test imports by name; what it takes from the face of all, `tileflow`, does not
+    count."""
     found = {product.definer(module, name) for module, name in house.imported_names(path) if module != "tileflow"}
     return {name for name in found if name is not None}
 

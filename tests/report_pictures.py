@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parent / "models"))
 
 from browser import Browser, Page
 
@@ -43,6 +44,29 @@ def operators(page: Page) -> None:
     page.click("#panel-operators tr[data-row]")
 
 
+def balance(page: Page) -> None:
+    page("document.querySelector('#tab-balance').click()")
+
+
+def traffic(page: Page) -> None:
+    page("document.querySelector('#tab-exchange').click()")
+
+
+def roofline(page: Page) -> None:
+    """The third of the longest operators is picked."""
+    page("document.querySelector('#tab-roofline').click()")
+    page("document.querySelector('#panel-roofline svg').focus()")
+    page.key("Home", "ArrowRight", "ArrowRight")
+
+
+def graph(page: Page) -> None:
+    """What follows the first operators, and which of these are of one type."""
+    page("document.querySelector('#tab-graph').click()")
+    page.click("#panel-graph input[type=search]")
+    page.type("relu forward")
+    page.key("Enter")
+
+
 def execution(page: Page) -> None:
     page("document.querySelector('#tab-execution').click()")
     page("document.querySelector('.trace').focus()")
@@ -55,7 +79,8 @@ def comparison(page: Page) -> None:
 
 PICTURES: dict[str, tuple[int, bool, Callable[[Page], None]]] = {
     "report": (0, False, memory), "report-addresses": (0, False, addresses), "report-liveness": (0, False, liveness),
-    "report-operators": (0, False, operators),
+    "report-operators": (0, False, operators), "report-balance": (0, False, balance),
+    "report-exchange": (0, False, traffic), "report-roofline": (0, False, roofline), "report-graph": (0, True, graph),
     "report-execution": (1, True, execution), "report-comparison": (2, False, comparison)}
 """By name: the page (of a program on one IPU, on several, of two programs), whether in the dark, and what is done there."""
 

@@ -11,7 +11,7 @@ from .system.errors import TileflowError, TileflowWarning
 from .system.version import VERSION
 
 if TYPE_CHECKING:
-    from . import callbacks, collective, custom, nn, optim, testing
+    from . import callbacks, collective, custom, machine, nn, optim, testing
     from .api import (
         TrainResult,
         compare,
@@ -42,22 +42,26 @@ if TYPE_CHECKING:
 __version__ = VERSION
 sys.modules[f"{__name__}.errors"] = errors         # also a public name: `from tileflow.errors import OptionError`
 _LAZY = {
-    "train": "api", "infer": "api", "compile": "api", "compare": "api", "training_model": "api", "inference_model": "api", "load": "api",
-    "load_executable": "api",
+    "train": "api", "infer": "api", "compile": "api", "compare": "api", "training_model": "api",
+    "inference_model": "api", "load": "api", "load_executable": "api",
     "load_state": "api", "save_state": "api", "save_onnx": "api", "grad": "api", "gradient_model": "api",
-    "tune_available_memory": "api", "explore": "api", "Exploration": "exploration", "TuneResult": "exploration.simulate",
-    "TileCompilation": "exploration.simulate",
+    "tune_available_memory": "api", "explore": "api", "Exploration": "exploration",
+    "TuneResult": "exploration.simulate", "TileCompilation": "exploration.simulate",
     "TrainResult": "api", "Options": "options.options", "DataLoader": "runtime.data",
-    "AsynchronousDataAccessor": "runtime.data", "Dataset": "runtime.data", "nn": "nn", "optim": "optim", "callbacks": "callbacks",
+    "AsynchronousDataAccessor": "runtime.data", "Dataset": "runtime.data", "nn": "nn", "optim": "optim",
+    "callbacks": "callbacks", "machine": "machine",
     "autocast": "nn", "Policy": "precision.policy", "trace": "system.spans", "torch": "torch",
     "poptorch": "poptorch", "custom": "custom", "collective": "collective", "operator": "custom", "testing": "testing",
 }
 """Public names and where they live; loaded at first use, so that `import tileflow` and `tileflow --help` are quick."""
 __all__ = [
     "AsynchronousDataAccessor", "DataLoader", "Dataset", "Exploration", "Options", "Policy", "TileCompilation",
-    "TileflowError", "TileflowWarning", "TrainResult", "TuneResult", "autocast", "callbacks", "collective", "compare", "compile",
-    "custom", "explore", "grad", "gradient_model", "infer", "inference_model", "load", "load_executable", "load_state", "nn",
-    "operator", "optim", "save_onnx", "save_state", "testing", "trace", "train", "training_model", "tune_available_memory",
+    "TileflowError", "TileflowWarning", "TrainResult", "TuneResult", "autocast", "callbacks", "collective", "compare",
+    "compile",
+    "custom", "explore", "grad", "gradient_model", "infer", "inference_model", "load", "load_executable", "load_state",
+    "machine", "nn",
+    "operator", "optim", "save_onnx", "save_state", "testing", "trace", "train", "training_model",
+    "tune_available_memory",
 ]
 
 

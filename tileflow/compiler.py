@@ -9,11 +9,12 @@ from itertools import compress
 
 from .graph import Builder, Graph, Origin, State, Value, verify
 from .graph.collector import without_collector
+from .graph.rules import FOLDED
 from .optim import Optimizer, noise, rounding
 from .optim.adapting import adapt, loss_scale
-from .optim.base import Averaged, build_fold, build_update
+from .optim.base import Averaged, build_fold, build_reduce, build_update
 from .optim.listed import chosen
-from .optim.scaling import Scaling
+from .optim.scaling import LossScaling
 from .options.options import Options
 from .passes.autocast import autocast
 from .passes.autograd import gradients, losses, reached
@@ -27,9 +28,11 @@ from .passes.serialize import serialize
 from .passes.split import hoist, split_fold
 from .precision.casting import choices
 from .precision.types import Precision
+from .program import schedule
 from .program.batching import Batching
 from .program.program import Program
 from .program.replicas import Grouping, copy_of, grouped, own_states, refuse_written
+from .program.staging import SEVERAL
 from .strategy.mark import Marking
 from .system.errors import OptionError, UnsupportedError
 from .system.text import one_line
@@ -110,6 +113,9 @@ class CompileOptions:
     loss_scaling: what the loss scale of a new session is: a state, so that another one takes effect without compiling.
     scaling: how the loss scale changes by itself, and whether updates that are not finite are skipped.
     gradient_noise: the noise of gradients is measured (`optim.noise`).
+    sync_each_batch: gradients are summed in the order of micro-batches; else each replica sums up its own of an update
+        first.
+    reduce_dtype: what each micro-batch's gradients are rounded to before they are summed; None: they stay as they are.
     checkpoints: name patterns of the layers and nodes to compute again for the backward pass.
     kept: name patterns of the layers and nodes whose results are kept where what is around them is computed again.
     """
@@ -124,10 +130,12 @@ class CompileOptions:
     reduction: str = "mean"
     mean_reduction: str | None = None
     loss_scaling: float = 1.0
-    scaling: Scaling = field(default_factory=Scaling)
+    scaling: LossScaling = field(default_factory=LossScaling)
     checkpoints: Sequence[str] = ()
     kept: Sequence[str] = ()
     gradient_noise: bool = False
+    sync_each_batch: bool = True
+    reduce_dtype: str | None = None
 
     @classmethod
     def of(cls, options: Options, precision: Precision | None = None) -> CompileOptions:
@@ -135,8 +143,9 @@ class CompileOptions:
         return cls(precision or Precision.of(options), options.serial_splits, Marking.of(options),
                    Grouping.named(options.groupings), options.broadcast_buffers,
                    reduction=options.accumulation_reduction, mean_reduction=options.mean_reduction_strategy,
-                   scaling=Scaling.of(options), checkpoints=options.gradient_checkpointing,
-                   kept=options.recomputation_checkpoints, gradient_noise=options.gradient_noise)
+                   scaling=LossScaling.of(options), checkpoints=options.gradient_checkpointing,
+                   kept=options.recomputation_checkpoints, gradient_noise=options.gradient_noise,
+                   sync_each_batch=options.sync_each_batch, reduce_dtype=options.reduce_dtype)
 
 
 DEFAULTS = CompileOptions()
@@ -176,7 +185,8 @@ def _anchor(graph: Graph, anchors: Sequence[Value]) -> None:
 
 
 def training(graph: Graph, loss: Loss, optimizer: Optimizer, batching: Batching, options: CompileOptions = DEFAULTS, *,
-             anchors: Sequence[Value] = (), anchored_gradients: Sequence[str] = (), named: Mapping[int, str] | None = None) -> Compilation:
+             anchors: Sequence[Value] = (), anchored_gradients: Sequence[str] = (),
+             named: Mapping[int, str] | None = None) -> Compilation:
     """Compile a forward graph for training.
 
     The loss becomes an output of the micro-step: one of the model's own, or the last but for anchors. Gradients are summed over an update's
@@ -184,7 +194,8 @@ def training(graph: Graph, loss: Loss, optimizer: Optimizer, batching: Batching,
 
     Args:
         anchors: values of the graph that become outputs, too: the last ones.
-        anchored_gradients: parameters whose gradients, of one micro-batch and of the scaled loss, become outputs after those.
+        anchored_gradients: parameters whose gradients, of one micro-batch and of the scaled loss, become outputs after
+            those.
         named: names of the network's own parameter objects, by identity, for an optimizer's groups that hold such.
 
     Raises:
@@ -226,7 +237,12 @@ def training(graph: Graph, loss: Loss, optimizer: Optimizer, batching: Batching,
             p.micro.outputs.append(_gradient_of(p, name, trained, grads))
         p.returned = len(p.micro.outputs)
         groups = _grouped(p, optimizer, averaged, options.grouping)
-        arriving = _add_update(p, trained, grads, optimizer, averaged, named or {}, groups)
+        first = not options.sync_each_batch and min(batching.replicas, batching.gradient_accumulation) > 1
+        if first:
+            _check_replicas_first(p, optimizer, bool(groups))
+        if options.reduce_dtype is not None and batching.per_update > 1:
+            grads = [_rounded(p.micro, g, options.reduce_dtype) for g in grads]
+        arriving = _add_update(p, trained, grads, optimizer, averaged, named or {}, groups, first)
         if options.gradient_noise:
             noise.check(optimizer, bool(groups))
             if batching.per_update > 1:                         # the last update of some data may have one
@@ -245,6 +261,13 @@ def _gradient_of(p: Program, name: str, trained: Sequence[State], grads: Sequenc
         raise OptionError(f"Option anchored_tensors: {one_line(name)} is no parameter that has a gradient; there are "
                           f"{one_line(', '.join(s.known_as for s in trained), 1000)}.")
     return Builder(p.micro).Identity(found)
+
+
+def _rounded(micro: Graph, gradient: Value, dtype: str) -> Value:
+    """A gradient in a type of 16 bits, where it has more."""
+    b = Builder(micro)
+    with b.at(Origin((), "backward") if gradient.producer is None else gradient.producer.origin):
+        return gradient if gradient.type.is_half else b.cast(gradient, dtype)
 
 
 def _wide(b: Builder, values: Sequence[Value]) -> list[Value]:
@@ -325,6 +348,19 @@ def _grouped(p: Program, optimizer: Optimizer, averaged: Averaged, grouping: Map
     return found
 
 
+def _check_replicas_first(p: Program, optimizer: Optimizer, grouped: bool) -> None:
+    """OptionError where replicas have no sums of their own."""
+    if optimizer.combined:
+        raise OptionError("Option sync_each_batch=False has each replica sum up its own gradients, and "
+                          "use_combined_accum adds them to the velocity, which all replicas share; leave one of the two out.")
+    if grouped:
+        raise OptionError("Option sync_each_batch=False sums up the gradients of all replicas once an update, and with "
+                          "replica_grouping some weights get those of a group only; leave one of the two out.")
+    if p.staging is not None and p.staging.strategy in SEVERAL:
+        raise OptionError("Option sync_each_batch=False has each replica sum up the gradients of a whole step, and "
+                          "option strategy cuts it into stages, each with sums of its own; leave one of the two out.")
+
+
 def _rounding(precision: Precision) -> list[Step]:
     """How the update writes states of 16 bits, where that is not simply rounded."""
     def step(p: Program) -> None:
@@ -335,7 +371,7 @@ def _rounding(precision: Precision) -> list[Step]:
     return [("rounding", step)] if precision.stochastic_rounding or precision.master_weights != "none" else []
 
 
-def _scaling(scaling: Scaling) -> list[Step]:
+def _scaling(scaling: LossScaling) -> list[Step]:
     def step(p: Program) -> None:
         assert p.loss is not None
         p.links.update(adapt(p.parts, p.loss, scaling, p.batching.per_update))
@@ -345,7 +381,7 @@ def _scaling(scaling: Scaling) -> list[Step]:
 
 
 def _fold(p: Program) -> None:
-    fold(p.micro)
+    gather(fold(p.micro), FOLDED)
 
 
 def _cse(p: Program) -> None:
@@ -380,9 +416,9 @@ def _unique_names(graph: Graph, shared: Container[Value]) -> None:
 
 
 def _add_update(p: Program, trained: list[State], grads: list[Value], optimizer: Optimizer, averaged: Averaged, named: Mapping[int, str],
-                groups: Mapping[str, tuple[int, ...]]) -> list[Value]:
-    """Gradients leave the micro-step as outputs, which are returned; they arrive in accumulators (fold) or, alone,
-    straight at the update. That writes the weights of all groups of replicas."""
+                groups: Mapping[str, tuple[int, ...]], replicas_first: bool) -> list[Value]:
+    """Gradients leave the micro-step as outputs, which are returned; they arrive in accumulators (fold, or accumulate
+    and reduce) or, alone, straight at the update. That writes the weights of all groups of replicas."""
     b = Builder(p.micro)
     distinct: list[Value] = []
     taken = set(p.micro.outputs)
@@ -398,7 +434,14 @@ def _add_update(p: Program, trained: list[State], grads: list[Value], optimizer:
     assert accumulated or not later, "several replicas have several micro-batches"
     p.parts["update"], arrivals = build_update(optimizer, [*trained, *later], [None if accumulated else g for g in distinct] + [None] * len(later),
                                                averaged, every=every, named=named)
-    if accumulated:
+    if replicas_first:
+        accumulate, arrivals = build_fold(optimizer, trained, distinct, averaged, every=every, named=named,
+                                          name=schedule.ACCUMULATE, partial=True)
+        reduce = build_reduce(optimizer, trained, averaged, every=every, named=named, name=schedule.REDUCE)
+        p.parts = {"micro": p.parts["micro"], "prologue": p.parts["prologue"], schedule.ACCUMULATE: accumulate,
+                   "fold": p.parts["fold"], schedule.REDUCE: reduce, "update": p.parts["update"]}
+        p.schedule = schedule.replicas_first(p.schedule, p.batching.replicas)
+    elif accumulated:
         p.parts["fold"], arrivals = build_fold(optimizer, trained, distinct, averaged, every=every, named=named)
     p.links.update({arrivals[s.name]: g for s, g in zip(trained, distinct, strict=True)})
     return distinct

@@ -23,7 +23,7 @@ from .importers.onnx import DynamicOperandError, OnnxModel, import_graph, load_m
 from .importers.onnx.pieces import Cutter, decides
 from .program.batching import Batching
 from .program.program import Program
-from .runtime.executable import Recent, Signature, make_engine
+from .runtime.executable import CallTypes, Recent, make_engine
 from .runtime.host import Host
 from .runtime.pieces import Pieces, as_datum
 from .state import Session, Turn, build
@@ -80,7 +80,7 @@ class Prepared(BackendRep):
         self._engines: Recent[tuple[Any, ...], Engine] = Recent()
         self._pieces: Pieces | None = None
         """How the model runs, where it cannot run as one program."""
-        self._last: tuple[Signature, Engine] | None = None
+        self._last: tuple[CallTypes, Engine] | None = None
         """What ran last, where the types of its arrays are all that it is for."""
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
@@ -102,7 +102,7 @@ class Prepared(BackendRep):
         if engine is None:
             assert self._pieces is not None
             return tuple(self._pieces.run(arrays))
-        self._last = None if self._baked else (Signature([type_of(a) for a in arrays.values()]), engine)
+        self._last = None if self._baked else (CallTypes([type_of(a) for a in arrays.values()]), engine)
         return tuple(a[0] for a in engine.call([a for name, a in arrays.items() if name not in self._baked]))
 
     def _arrays(self, inputs: Any) -> dict[str, Any]:

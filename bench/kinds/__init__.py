@@ -12,6 +12,7 @@ from .conv import Conv
 from .integer import IntegerConv, IntegerMatMul
 from .matmul import MatMul
 from .model import Model
+from .module import Module
 from .network import Network
 from .pointwise import BatchNorm, Pointwise
 from .pool import Pool
@@ -22,6 +23,7 @@ from .upsample import Upsample
 
 KINDS: dict[str, Any] = {"matmul": MatMul, "conv": Conv, "batchnorm": BatchNorm, "pool": Pool, "pointwise": Pointwise, "update": UpdateStep,
                          "attention": Attention, "recurrent": Recurrent, "network": Network, "model": Model,
+                         "module": Module,
                          "forest": Forest, "upsample": Upsample, "int8 matmul": IntegerMatMul, "int8 conv": IntegerConv}
 
 

@@ -10,7 +10,7 @@ from tileflow import optim
 from tileflow.graph import Graph, State, TensorType, Value
 from tileflow.optim.adapting import adapt
 from tileflow.optim.base import build_update
-from tileflow.optim.scaling import Scaling
+from tileflow.optim.scaling import LossScaling
 
 from .base import Problem, Runner, Unsupported, beside_largest, numbers, plain, some, tensor
 from .update_exact import STEPS, exact
@@ -109,7 +109,8 @@ class _Ours:
 def _adapted(update: Graph) -> None:
     """Dynamic loss scaling, as training has it; no micro-batch is run, and so none has a bad loss."""
     loss = Value("loss", TensorType("float32", ()))
-    adapt({"micro": Graph("micro"), "fold": Graph("fold"), "update": update}, loss, Scaling("dynamic", skip=True), 1)
+    adapt({"micro": Graph("micro"), "fold": Graph("fold"), "update": update}, loss, LossScaling("dynamic", skip=True),
+          1)
 
 
 def _optimizer(p: UpdateStep) -> optim.Optimizer:

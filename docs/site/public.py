@@ -1,5 +1,5 @@
-"""Public names as they are at run time, for the site's reference, which is read from the sources: what a package calls as one of its files
-is called, and what has no docstring of its own."""
+"""Public names as they are at run time, for the site's reference, which is read from the sources: what a package calls
+as one of its files is called, and what has no docstring of its own."""
 from __future__ import annotations
 
 import importlib
@@ -10,7 +10,8 @@ from griffe import Alias, Docstring, Extension, Module
 
 
 class Public(Extension):
-    """Griffe's reading of tileflow, completed from the modules that say what of them is public and that need no framework."""
+    """Griffe's reading of tileflow, completed from the modules that say what of them is public and that need no
+    framework."""
 
     def on_package(self, *, pkg: Module, **_: Any) -> None:
         if pkg.path == "tileflow":

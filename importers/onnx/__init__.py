@@ -13,7 +13,8 @@ from .refused import UnsupportedNodesError
 from .site import DynamicOperandError
 
 __all__ = [
-    "OLDEST_OPSET", "DynamicOperandError", "FileForm", "Imported", "OnnxModel", "Port", "Report", "UnsupportedNodesError", "export_model",
+    "OLDEST_OPSET", "DynamicOperandError", "FileForm", "Imported", "OnnxModel", "Port", "Report",
+    "UnsupportedNodesError", "export_model",
     "fixed_batch", "folded_norms", "graph_model", "import_graph", "input_types", "inspect_model", "load_model", "open_sizes", "resolved",
     "unsupported_nodes", "with_classes", "wrap_model",
 ]

@@ -259,7 +259,7 @@ def detach(asked: Asked) -> Said:
 
 # ---- into a file
 
-class Emitter:
+class NodeWriter:
     """Writes nodes of a graph into lists of ONNX's.
 
     names: what values are called in the file.

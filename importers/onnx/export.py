@@ -1,7 +1,6 @@
 """Writing trained weights back: the original ModelProto with new initializer payloads, in the form for inference, else unchanged."""
 from __future__ import annotations
 
-import errno
 import math
 import os
 import tempfile
@@ -14,8 +13,8 @@ from google.protobuf.message import EncodeError
 from onnx import ModelProto, StringStringEntryProto, TensorProto
 
 from tileflow.graph import NARROW
-from tileflow.system.errors import CheckpointError, ModelError, TileflowError
-from tileflow.system.files import remedy, require_space, sync, sync_folder, temporary_prefix
+from tileflow.system.errors import ModelError, TileflowError
+from tileflow.system.files import MODEL, refuse_folder, require_place, sync, sync_folder, temporary_prefix, unwritable
 
 from .checker import check_by_onnx
 from .inference_form import to_inference
@@ -62,10 +61,9 @@ def rehearse_export(model: OnnxModel, path: Path, *, keep_training_mode: bool = 
         ModelError: what it would write is not valid.
         CheckpointError: it could not be written there.
     """
-    if path.is_dir():
-        raise _unwritable(path, IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)))
+    require_place(path, 0)                                     # before anything is copied
     proto = _trained(model, keep_training_mode, metadata)
-    require_space(path.parent, _raw_bytes(proto), "The trained model")
+    require_place(path, raw_bytes(proto))
     return wrap_model(proto, model.path)
 
 
@@ -80,6 +78,39 @@ def _trained(model: OnnxModel, keep_training_mode: bool, metadata: Mapping[str, 
     return proto
 
 
+def open_form(model: OnnxModel, weights: Mapping[str, np.ndarray], *, keep_training_mode: bool = False,
+              metadata: Mapping[str, str | None] | None = None) -> tuple[list[bytes], list[str]] | None:
+    """The bytes that `export_model` writes, but for the elements of the weights: what stands before each of them, and
+    after the last; and their names in the order of the file. None where weights are written otherwise than as they are
+    in memory, or lie in another file."""
+    proto = _trained(model, keep_training_mode, metadata)
+    named = [(name, tensor) for name, tensor in named_tensors(proto) if name in weights and weights[name].size]
+    if (with_views(model, weights).keys() != weights.keys() or len(named) != sum(a.size > 0 for a in weights.values())
+            or any(is_external(t) for t in tensors_of(proto)) or raw_bytes(proto) > PROTOBUF_LIMIT - MARGIN
+            or any(DTYPES.get(t.data_type) != weights[name].dtype.name or weights[name].dtype.name in NARROW
+                   for name, t in named)):
+        return None
+
+    def marked(seed: int) -> tuple[list[bytes], bytes]:
+        """The file with noise in the place of each weight."""
+        draw = np.random.default_rng(seed)
+        marks = [draw.bytes(weights[name].nbytes) for name, _ in named]
+        for (_, tensor), mark in zip(named, marks, strict=True):
+            _set_payload(tensor, mark)
+        return marks, proto.SerializeToString()
+    marks, whole = marked(0)
+    fields = [TensorProto(raw_data=mark).SerializeToString() for mark in marks]           # a tag, a length, the elements
+    if any(whole.count(field) != 1 for field in fields):
+        return None
+    places = sorted((whole.find(field) + len(field) - len(mark), len(mark), i)
+                    for i, (field, mark) in enumerate(zip(fields, marks, strict=True)))
+    ends = [0, *(at + length for at, length, _ in places)]
+    parts = [whole[end:at] for end, at in zip(ends, [*(at for at, *_ in places), len(whole)], strict=True)]
+    others, again = marked(1)
+    filled = [piece for part, (*_, i) in zip(parts, places, strict=False) for piece in (part, others[i])]
+    return (parts, [named[i][0] for *_, i in places]) if b"".join([*filled, parts[-1]]) == again else None
+
+
 def write_model(proto: ModelProto, weights: Mapping[str, np.ndarray], path: Path, model: OnnxModel | None = None,
                 check: Callable[[Path], None] | None = None) -> None:
     """Write `proto` with `weights` as the elements of its tensors to `path`, all or nothing; see `export_model`.
@@ -88,10 +119,9 @@ def write_model(proto: ModelProto, weights: Mapping[str, np.ndarray], path: Path
         model: where tensors that are in other files are.
     """
     path = Path(os.path.realpath(path))
-    external = any(is_external(t) for t in tensors_of(proto)) or _raw_bytes(proto) > PROTOBUF_LIMIT - MARGIN
+    external = any(is_external(t) for t in tensors_of(proto)) or raw_bytes(proto) > PROTOBUF_LIMIT - MARGIN
     try:
-        if path.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        refuse_folder(path)
         with tempfile.TemporaryDirectory(prefix=temporary_prefix(path), suffix=".tmp", dir=path.parent) as folder:
             new = Path(folder, path.name)
             data = new.with_name(new.name + ".data")
@@ -112,16 +142,12 @@ def write_model(proto: ModelProto, weights: Mapping[str, np.ndarray], path: Path
             os.replace(new, path)
         sync_folder(path.parent)
     except OSError as error:
-        raise _unwritable(path, error) from None
+        raise unwritable(MODEL, path, error) from None
     except (EncodeError, ValueError) as error:
         if isinstance(error, TileflowError):
             raise
         raise ModelError(f"The model for {path} is longer than the 2 GiB a protobuf can hold: "
                          f"save the original with external data first.") from None
-
-
-def _unwritable(path: Path, error: OSError) -> CheckpointError:
-    return CheckpointError(f"The model cannot be written to {path} ({error.strerror or error}): {remedy(path, error)}.")
 
 
 def _check_weights(model: OnnxModel, weights: Mapping[str, np.ndarray]) -> None:
@@ -141,7 +167,7 @@ def set_metadata(proto: ModelProto, metadata: Mapping[str, str | None]) -> None:
     proto.metadata_props.extend([*kept, *added])
 
 
-def _raw_bytes(proto: ModelProto) -> int:
+def raw_bytes(proto: ModelProto) -> int:
     """Bytes of the tensors if all are stored raw."""
     return sum(stored_bytes(t.data_type, math.prod(t.dims)) for t in tensors_of(proto) if t.data_type in DTYPES)
 
@@ -235,11 +261,12 @@ def whole_bytes(model: OnnxModel) -> bytes:
                         file.seek(offset)
                         tensor.raw_data = file.read(length)
                 except OSError as error:
-                    raise ModelError(f"{model.where}: its external data {path} cannot be read ({error.strerror or error}).") from None
+                    raise ModelError(f"{model.where}: its external data {path} cannot be read "
+                                     f"({error.strerror or error}).") from None
                 tensor.ClearField("external_data")
                 tensor.data_location = TensorProto.DEFAULT
     try:
         return proto.SerializeToString()
     except (EncodeError, ValueError):
-        raise ModelError(f"{model.where} with its external data is longer than the 2 GiB that an ONNX message may have: write the executable with "
-                         f"export_model=False.") from None
+        raise ModelError(f"{model.where} with its external data is longer than the 2 GiB that an ONNX message may "
+                         f"have: write the executable with export_model=False.") from None

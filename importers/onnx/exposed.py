@@ -12,7 +12,7 @@ from .model import OnnxModel, title
 
 
 @dataclass(frozen=True)
-class Step:
+class NamedNode:
     """A node of the main graph: how messages call it, and which of its values are known to be tensors of numbers."""
 
     index: int
@@ -30,13 +30,14 @@ def whole(model: OnnxModel) -> ModelProto:
     return proto
 
 
-def steps(proto: ModelProto) -> tuple[list[Step], dict[str, ValueInfoProto]]:
+def steps(proto: ModelProto) -> tuple[list[NamedNode], dict[str, ValueInfoProto]]:
     """The nodes in their order, and the types of the values that shape inference knows."""
     graph = onnx.shape_inference.infer_shapes(proto, data_prop=True).graph
     known = {v.name: v for v in (*graph.value_info, *graph.output) if v.type.HasField("tensor_type")
              and v.type.tensor_type.elem_type
              not in (onnx.TensorProto.UNDEFINED, onnx.TensorProto.STRING)}
-    found = [Step(i, title(node), tuple(filter(None, node.input)), tuple(name for name in node.output if name in known))
+    found = [NamedNode(i, title(node), tuple(filter(None, node.input)),
+                       tuple(name for name in node.output if name in known))
              for i, node in enumerate(proto.graph.node)]
     return found, known
 
@@ -81,7 +82,7 @@ def _captured(node: NodeProto) -> list[str]:
     return found
 
 
-def producers(found: Sequence[Step], names: Collection[str]) -> set[int]:
+def producers(found: Sequence[NamedNode], names: Collection[str]) -> set[int]:
     """The nodes that make these values."""
     return {step.index for step in found if set(step.outputs) & set(names)}
 

@@ -20,7 +20,7 @@ from tileflow.system.text import one_line
 from tileflow.system.version import VERSION
 
 from .checker import find_schema
-from .emit import NUMBERS, Emitter, Said, say
+from .emit import NUMBERS, NodeWriter, Said, say
 from .parameters.told import told_as
 from .site import ONNX_NAMES
 
@@ -139,7 +139,7 @@ class _File:
             raise OptionError(f"Inputs, outputs and parameters have one name each; {one_line(clash[0] if clash else outputs, 100)} is there twice.")
         self.names |= {s.input: s.name for s in graph.states}
         self.names |= dict(zip(graph.outputs, outputs, strict=True))
-        self.out = Emitter(opset, self.names)
+        self.out = NodeWriter(opset, self.names)
         self.rows = next(((p, q, v) for v, w in zip(graph.inputs, self.other.inputs, strict=True)
                           for p, q in zip(v.shape[:1], w.shape[:1], strict=True) if p != q), None)
         """The batch of either graph, and an input that has it."""

@@ -143,7 +143,8 @@ class _Layer:
         tensor = self.tensors[stored.name]
         readers = [n for n in self.proto.graph.node for name in n.input if name == stored.name]
         shape = [classes if i == stored.axis else n for i, n in enumerate(tensor.dims)]
-        budget.require(12 * math.prod(shape), f"{self.model.where}: a last layer of {classes:,} classes (num_classes)", "give fewer")
+        budget.require(12 * math.prod(shape), f"{self.model.where}: a last layer of {classes:,} classes (num_classes)",
+                       "give fewer")
         array = draw.uniform(-bound, bound, shape).astype(DTYPES[tensor.data_type])
         made = numpy_helper.from_array(array, stored.name)
         if len(readers) == 1:

@@ -93,7 +93,8 @@ def import_graph(model: OnnxModel, *, dims: Mapping[str, int] | None = None, bat
     """
     told = resolved(model, tie, untie)
     needed = sum(elements_bytes(t) for t in told.tensors.values())
-    budget.require(needed, f"{model.where}: its weights and constants", "use a smaller model, or a machine with more memory")
+    budget.require(needed, f"{model.where}: its weights and constants",
+                   "use a smaller model, or a machine with more memory")
     types = {**dict(input_types or {}), **{name: type_of(np.asarray(a)) for name, a in (values or {}).items()}}
     binding = _bound(told, dims, batch, types, float_dtype)
     first = None
@@ -174,7 +175,7 @@ class Importer:
         scope, ties = self.scope, self.model.ties
         if scope.training:
             said = notes(ties, scope.weights.verdicts, states, quantized_weights(self.model))
-            scope.warnings += said.ties + said.doubts
+            scope.warnings += [*said.ties, *said.doubts, *filter(None, [scope.modes.said()])]
         return Imported(scope.graph, {n: ties.tensor(n) for n in states}, {n: scope.weights.arrays[n] for n in states}, scope.binding,
                         self.model, scope.weights.verdicts, scope.warnings)
 

@@ -12,6 +12,7 @@ from tileflow.system.text import one_line
 from .folded import folded_norms
 from .importer import Imported
 from .model import OnnxModel, title
+from .modes import Modes
 from .parameters import ResolvedModel, Ties, Verdict, listed, notes, quantized_weights, resolved, verdicts
 from .parameters.messages import HAS_NO_GRADIENT
 from .parameters.uses import Use
@@ -26,7 +27,7 @@ READERS = 1
 
 
 @dataclass(frozen=True)
-class Row:
+class StoredTensor:
     """One floating tensor, or a quantised weight: what it will be (`STATES`), why, and the nodes that read it.
     small: a constant that nobody would train."""
 
@@ -48,7 +49,7 @@ class TrainingReport:
     doubts: sentences.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[StoredTensor, ...]
     ties: tuple[str, ...]
     modes: tuple[str, ...]
     doubts: tuple[str, ...]
@@ -71,7 +72,7 @@ class TrainingReport:
         return lines
 
 
-def _readers(row: Row) -> str:
+def _readers(row: StoredTensor) -> str:
     more = len(row.readers) - READERS
     return "; ".join(one_line(r) for r in row.readers[:READERS]) + (f" and {more} more" if more > 0 else "")
 
@@ -84,12 +85,13 @@ def training_report(model: OnnxModel, imported: Imported | None, *, freeze: Sequ
     states = _states(imported, found, told.ties, freeze, trainable)
     integers = quantized_weights(told)
     rows = [_row(told, name, verdict, states.get(name), told.ties.uses[name]) for name, verdict in found.items()]
-    rows += [Row(one.name, describe(told.tensors[one.name]), one.elements, "constant", f"stored as {one.dtype}, which {HAS_NO_GRADIENT}",
-                 (title(one.node),)) for one in integers]
+    rows += [StoredTensor(one.name, describe(told.tensors[one.name]), one.elements, "constant",
+                          f"stored as {one.dtype}, which {HAS_NO_GRADIENT}",
+                          (title(one.node),)) for one in integers]
     rows.sort(key=lambda row: STATES.index(row.state))
     said = notes(told.ties, found, [name for name, state in states.items() if state in ("trained", "frozen", "buffer")], integers)
     return TrainingReport(tuple(rows), tuple(said.ties), tuple(_modes(imported.graph) if imported is not None else ()),
-                          tuple(filter(None, (*said.doubts, folded_norms(told)))))
+                          tuple(filter(None, (*said.doubts, Modes(told).said(), folded_norms(told)))))
 
 
 def _states(imported: Imported | None, found: Mapping[str, Verdict], ties: Ties, freeze: Sequence[str], trainable: Sequence[str]) -> dict[str, str]:
@@ -101,13 +103,14 @@ def _states(imported: Imported | None, found: Mapping[str, Verdict], ties: Ties,
     return {n: "buffer" if v.kind == "buffer" else "frozen" if n in frozen else "trained" for n, v in found.items() if v.kind != "constant"}
 
 
-def _row(model: ResolvedModel, name: str, verdict: Verdict, state: str | None, uses: Sequence[Use]) -> Row:
+def _row(model: ResolvedModel, name: str, verdict: Verdict, state: str | None, uses: Sequence[Use]) -> StoredTensor:
     tensor = model.tensors[name]
     elements = math.prod(tensor.dims)
     why = "known when the model is imported, or needed by no result" if state == "unused" else verdict.why
     small = state in (None, "constant") and not verdict.doubt and (elements == 1 or name not in model.initializers)
-    return Row(model.ties.shown(name), describe(tensor), elements, state or "constant", f"{why} ({verdict.doubt})" if verdict.doubt else why,
-               tuple(title(use.node) for use in uses), small)
+    return StoredTensor(model.ties.shown(name), describe(tensor), elements, state or "constant",
+                        f"{why} ({verdict.doubt})" if verdict.doubt else why,
+                        tuple(title(use.node) for use in uses), small)
 
 
 def _modes(graph: Graph) -> list[str]:

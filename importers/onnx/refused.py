@@ -60,8 +60,8 @@ def declared_for(node: NodeProto, opset: Mapping[str, int]) -> type[Op] | None:
     found = OPS.get(qualified(node.domain, node.op_type))
     ours = form_of(node.op_type, opset.get(node.domain, 0), node.domain)
     if found is not None and not found.replaces and ours is not None:
-        raise UnsupportedError("tileflow has this operator, and one of yours is declared; declare it with replace=True, "
-                               "or not at all")
+        raise UnsupportedError("tileflow has this operator, and one of yours is declared; declare it with "
+                               "replace=True, or not at all")
     return found
 
 

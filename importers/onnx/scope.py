@@ -16,9 +16,10 @@ from tileflow.system.errors import ModelError, UnsupportedError
 from tileflow.system.text import one_line
 
 from .bind import Binding
+from .modes import Modes
 from .parameters import ResolvedModel
 from .tensors import DTYPES, SHOWN, excess, sparse_array, tensor_array
-from .weights import Weights
+from .weights import ImportedStates
 
 StoredAs = Callable[[str, "str | None", bool], str]
 """The floating type of a weight's state, from its name, its type in the file (None: files do not count) and whether it is a running statistic."""
@@ -41,7 +42,7 @@ class Scope:
         self.graph = Graph(model.proto.graph.name or "model")
         self.builder = Builder(self.graph)
         self.warnings: list[str] = []
-        self.weights = Weights(model, freeze, trainable)
+        self.weights = ImportedStates(model, freeze, trainable)
         self.sequences: dict[str, tuple[Value, ...]] = {}
         """What sequences of a known length hold."""
         self.absent: dict[str, str] = {}
@@ -64,10 +65,9 @@ class Scope:
         return self.first is not None
 
     @cached_property
-    def normalises_by_batch(self) -> bool:
-        """The file was written for training: a batch normalisation in it uses the batch's own statistics."""
-        return any(node.op_type == "BatchNormalization" and any(a.name == "training_mode" and a.i for a in node.attribute)
-                   for nodes in (self.model.proto.graph.node, *(f.node for f in self.model.proto.functions)) for node in nodes)
+    def modes(self) -> Modes:
+        """How the file's batch normalisations normalise in training."""
+        return Modes(self.model)
 
     # Names enter
 

@@ -251,15 +251,13 @@ def dropout(site: Site) -> Sequence[Value | np.ndarray]:
 @form("BatchNormalization")
 def batch_normalization(site: Site) -> Sequence[Value]:
     """Inference as it stands. In training the batch's own mean and population variance normalise, and the running statistics follow them:
-    running * momentum + batch * (1 - momentum), ONNX's equation (PyTorch's layer folds the unbiased variance instead). One that a file written for
-    training has for inference, beside others by the batch, is frozen there: its running statistics stay and normalise in training, too."""
+    running * momentum + batch * (1 - momentum), ONNX's equation (PyTorch's layer folds the unbiased variance instead).
+    A frozen one (`modes.py`) normalises by its running statistics, which stay, in training, too."""
     if site.attrs.get("spatial", 1) != 1:
         raise site.unsupported("the attribute spatial=0")
-    own = bool(site.attrs.get("training_mode", 0))
-    training = own if site.scope.training is None else site.scope.training and (own or not site.scope.normalises_by_batch)
-    if site.scope.training and not training:
-        site.scope.warnings.append(f"{site.title} is frozen in the file, where others use the batch's statistics: its running statistics "
-                                   "stay as they are.")
+    training = site.scope.training
+    training = bool(site.attrs.get("training_mode",
+                                   0)) if training is None else training and not site.scope.modes.is_frozen(site.node)
     epsilon, momentum = float(site.attrs["epsilon"]), float(site.attrs["momentum"])
     operands = [site.value(i) if i < 3 else site.scope.whole(site.inputs[i]) for i in range(5)]
     if not training:

@@ -12,7 +12,7 @@ from .parameters import ResolvedModel, listed, matches, quantized_weights, verdi
 from .parameters.messages import BEFORE, HAS_NO_GRADIENT
 
 
-class Weights:
+class ImportedStates:
     """The states of one import: what the rules (`parameters/rules.py`) call a parameter or a buffer, and what the user wants trained.
 
     `freeze` and `trainable` are name patterns. A frozen parameter is not trained. What `trainable` fits is trained in any case; a pattern that

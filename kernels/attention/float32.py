@@ -371,7 +371,8 @@ def backward_body(dtype: str, mask_dtype: str, capped: bool, path: cpu.Cpu) -> C
                         scratch[shift + i], scratch[level + i] = 0, 0
                     for i in range(rows):
                         scratch[shift + i] = lse[line + i]
-                        scratch[level + i] = block_dot(g[at_y + i * y_t:at_y + i * y_t + e], y[at_y + i * y_t:at_y + i * y_t + e])
+                        scratch[level + i] = block_dot(g[at_y + i * y_t:at_y + i * y_t + e],
+                                                       y[at_y + i * y_t:at_y + i * y_t + e])
                     last = max(1, min(keys, i0 + rows + causal))
                     for j0 in range(0, last, KEYS):
                         deep = min(KEYS, last - j0)

@@ -114,7 +114,8 @@ def choose_weights(p: ConvProblem, dtype: str, path: Cpu, among: Sequence[Weight
                    biased: bool = False) -> WeightGradient:
     """Likewise for the gradient of the weights of `p`, and of the bias where `biased`."""
     by = path.yardstick
-    return min((a for a in among if a.serves(p, dtype, by) and (a.biases or not biased)), key=lambda a: a.cost(p, dtype, by))
+    return min((a for a in among if a.serves(p, dtype, by) and (a.biases or not biased)),
+               key=lambda a: a.cost(p, dtype, by))
 
 
 def saved(p: ConvProblem, dtype: str, path: Cpu, *, of_weights: bool = False) -> float:
@@ -138,11 +139,14 @@ def saved_by_stem(p: ConvProblem, dtype: str, path: Cpu) -> float:
 def takes_halves(p: ConvProblem, dtype: str, path: Cpu, *, of_weights: bool = False) -> bool:
     """Whether 16-bit floats are read and written as they are.
 
-    With few channels float32 does better, widened before, and so it does where it needs fewer products (winograd).
+    With few channels float32 does better, widened before: pairs fill their vectors no better than it, and it skips what
+    meets padding. So it does where it needs fewer products (winograd), but not better than products of pairs.
     """
     path = path.yardstick
-    if p.depthwise or of_weights:
-        return (p.groups if p.depthwise else p.c) >= tiles.NARROWEST
-    if tiles.serves(p, dtype, path):
+    if p.depthwise:
+        return p.groups >= tiles.NARROWEST
+    if of_weights:
+        return p.c >= tiles.NARROWEST
+    if tiles.serves(p, dtype, path) or (half.in_pairs(p, dtype, path) and min(p.c, p.oc) >= tiles.NARROWEST):
         return True
     return p.c * p.oc >= FEW and p.c >= tiles.NARROWEST and not winograd.serves(p, "f4", path)

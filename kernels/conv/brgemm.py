@@ -7,22 +7,50 @@ padding is a row of zeros (the indirect convolution of Dukhan, arXiv:1907.02129)
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
 
+from ..gemm.pairs import dot_pairs
 from ..isa import cpu
+from ..isa.half import summed
 from ..isa.vector import ELEMENTS, WORD, Emitter, as_intrinsic, itemsize, vector, word
 
 
-def width(dtype: str, path: cpu.Cpu) -> int:
-    """Output channels of a register block, which is the width of a panel of weights."""
-    return path.tile.vectors * path.lanes(itemsize(dtype))
+@dataclass(frozen=True)
+class Block:
+    """A register block: rows of the left operand, vectors of the right one."""
+
+    rows: int
+    vectors: int
 
 
-def _brgemm(dtype: str, path: cpu.Cpu, rows: int) -> Any:
-    vectors, size, lanes = path.tile.vectors, itemsize(dtype), path.lanes(itemsize(dtype))
-    kind, element, wide = vector(dtype, lanes), ELEMENTS[dtype], path.tile.vectors * lanes
+def block(dtype: str, path: cpu.Cpu, used: int) -> Block:
+    """The block for `used` columns in all: of pairs, one vector where that holds them."""
+    if dtype == "b2" and used <= path.lanes(4):
+        return Block(path.tile.rows, 1)
+    return Block(path.tile.rows, path.tile.vectors)
+
+
+def width(dtype: str, path: cpu.Cpu, used: int = 1 << 30) -> int:
+    """Output channels of the register block for `used` of them, which is the width of a panel of weights."""
+    return block(dtype, path, used).vectors * path.lanes(itemsize(summed(dtype)))
+
+
+def _terms(dtype: str) -> tuple[str, Callable[[Emitter, Any, Any, Any], Any]]:
+    """The dtype of a term, and the emitter (e, left, right, sums): a number and a multiply-add, or a word with a pair
+    of bfloat16 numbers and both their products."""
+    if dtype == "b2":
+        return "i4", lambda e, left, right, sums: dot_pairs(e, sums, left, right)
+    return dtype, lambda e, left, right, sums: e.fma(left, right, sums)
+
+
+def _brgemm(dtype: str, path: cpu.Cpu, rows: int, vectors: int) -> Any:
+    (term, multiply), made = _terms(dtype), summed(dtype)
+    size, lanes = itemsize(made), path.lanes(itemsize(made))
+    kind, terms, element, wide = vector(made, lanes), vector(term, lanes), ELEMENTS[term], vectors * lanes
 
     def emit(e: Emitter, cols: Any, taps: Any, depth: Any, sources: Any, tap_step: Any, shift: Any, b: Any, b_tap: Any, bias: Any,
              places: Any, column: Any, accumulate: Any) -> None:
@@ -39,11 +67,11 @@ def _brgemm(dtype: str, path: cpu.Cpu, rows: int) -> Any:
 
             def channel(at: Any, state: list[Any]) -> list[Any]:
                 at_b, *sums = state
-                right = [e.load(e.address(at_b, v * lanes * size), kind) for v in range(vectors)]
+                right = [e.load(e.address(at_b, v * lanes * size), terms) for v in range(vectors)]
                 for i in range(rows):
                     left = e.splat(e.load(e.address(lefts[i], at), element), lanes)
                     for v in range(vectors):
-                        sums[i * vectors + v] = e.fma(left, right[v], sums[i * vectors + v])
+                        sums[i * vectors + v] = multiply(e, left, right[v], sums[i * vectors + v])
                 return [e.address(at_b, wide * size), *sums]
 
             _, *sums = e.loop(0, depth, size, [at_b, *sums], channel)
@@ -70,29 +98,31 @@ def _brgemm(dtype: str, path: cpu.Cpu, rows: int) -> Any:
 
 
 @functools.cache
-def brgemm(dtype: str, path: cpu.Cpu, rows: int) -> Any:
+def brgemm(dtype: str, path: cpu.Cpu, rows: int, vectors: int) -> Any:
     """Numba-callable `brgemm(cols, taps, depth, sources, tap_step, shift, b, b_tap, bias, places, column, accumulate)`.
 
     C[i, j] (+)= bias[j] + the sum over taps t and channels k of A[t, i][k] * B[t][k, j], for i < rows and j < cols; sums run over
-    the taps, and over the channels of each, in ascending order.
+    the taps, and over the channels of each, in ascending order. Of "b2", A and B hold pairs of channels in words of 32
+    bits, C and the bias float32 (gemm/pairs.py has the order within a pair).
 
     Args (integers; strides in bytes):
         cols: columns of C that are written, at most `width`.
         depth: bytes of the channels that are summed.
         sources, tap_step, shift: the address of A[t, i] is the word at sources + t * tap_step + 8 * i, plus `shift`.
-        b, b_tap: B[t] is rows of `width` elements from b + t * b_tap on.
+        b, b_tap: B[t] is rows of `width` elements, or words, from b + t * b_tap on.
         bias: the address of `cols` elements, or 0.
         places, column: the address of row i of C is the word at places + 8 * i, plus `column`.
         accumulate: not 0: add to what is in C. Rows that several i share then hold anything.
     """
-    return as_intrinsic(f"tileflow_brgemm_{dtype}_{path.name}_{rows}",
+    return as_intrinsic(f"tileflow_brgemm_{dtype}_{path.name}_{rows}_{vectors}",
                         "cols, taps, depth, sources, tap_step, shift, b, b_tap, bias, places, column, accumulate", path,
-                        _brgemm(dtype, path, rows))
+                        _brgemm(dtype, path, rows, vectors))
 
 
 def _over_pixels(dtype: str, path: cpu.Cpu, rows: int) -> Any:
-    vectors, size, lanes = path.tile.vectors, itemsize(dtype), path.lanes(itemsize(dtype))
-    kind, element = vector(dtype, lanes), ELEMENTS[dtype]
+    (term, multiply), made = _terms(dtype), summed(dtype)
+    vectors, size, lanes = path.tile.vectors, itemsize(made), path.lanes(itemsize(made))
+    kind, terms, element = vector(made, lanes), vector(term, lanes), ELEMENTS[term]
 
     def emit(e: Emitter, pixels: Any, a: Any, b: Any, c: Any, accumulate: Any) -> None:
         places = [e.address(c, i * lanes * size) for i in range(rows * vectors)]
@@ -101,11 +131,11 @@ def _over_pixels(dtype: str, path: cpu.Cpu, rows: int) -> Any:
 
         def pixel(_p: Any, state: list[Any]) -> list[Any]:
             at_a, at_b, *sums = state
-            right = [e.load(e.address(at_b, v * lanes * size), kind) for v in range(vectors)]
+            right = [e.load(e.address(at_b, v * lanes * size), terms) for v in range(vectors)]
             for i in range(rows):
                 left = e.splat(e.load(e.address(at_a, i * size), element), lanes)
                 for v in range(vectors):
-                    sums[i * vectors + v] = e.fma(left, right[v], sums[i * vectors + v])
+                    sums[i * vectors + v] = multiply(e, left, right[v], sums[i * vectors + v])
             return [e.address(at_a, rows * size), e.address(at_b, vectors * lanes * size), *sums]
 
         zero = ir.Constant(kind, None)
@@ -124,7 +154,8 @@ def _over_pixels(dtype: str, path: cpu.Cpu, rows: int) -> Any:
 def over_pixels(dtype: str, path: cpu.Cpu, rows: int) -> Any:
     """Numba-callable `over_pixels(pixels, a, b, c, accumulate)`, the register kernel of the weight gradient.
 
-    C[i, j] (+)= the sum over pixels p of A[p, i] * B[p, j], for i < rows, j < `width`. All three are contiguous.
+    C[i, j] (+)= the sum over pixels p of A[p, i] * B[p, j], for i < rows, j < `width`. All three are contiguous. Of
+    "b2", p counts pairs of pixels, which A and B hold in words of 32 bits; C is float32.
     """
     return as_intrinsic(f"tileflow_over_pixels_{dtype}_{path.name}_{rows}", "pixels, a, b, c, accumulate", path,
                         _over_pixels(dtype, path, rows))

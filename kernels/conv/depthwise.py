@@ -1,6 +1,8 @@
 """Depthwise convolution over channels-last images: vectors run along the channels, addresses come from the table of indirection.py.
 
 One filter per channel: y[p, k] = bias[k] + sum over taps t of w[t, k] * x[p + t, k]. The weight gradient sums x[p + t, k] * dy[p, k] over pixels.
+Neighbours in a line of outputs meet the same pixels: those are read once for all of them (`_line`), with the sums of
+`_depthwise`, bit by bit.
 """
 from __future__ import annotations
 
@@ -16,6 +18,7 @@ from ..isa.half import HALVES, narrow, read, stored, summed
 from ..isa.vector import WORD, Emitter, as_intrinsic, itemsize, vector, word
 from ..machine.call import Call, In, Out, Work
 from ..machine.called import CALLED
+from ..machine.inner import register_jitable
 from ..machine.leaf import Leaf, Numbers, generic
 from ..machine.places import address_of
 from .indirection import fill_table, phase_pixels, phase_taps, taps_before
@@ -27,37 +30,59 @@ from .weights import sum_rows
 PIXELS = 64               # pixels of a unit of range, about
 SUMMED = 256              # pixels that the weight gradient sums in registers at a time
 BLOCK = (4, 2)            # pixels and vectors of channels of a register block
+ALONG = {(taps, step) for taps in (3, 5, 7) for step in (1, 2)}
+"""Taps and steps along a line for which there is code that reads a pixel once for a block of outputs."""
 SPEED = 0.5               # of a path's rate: a load for each product
 RATE, STRIDED = 0.4, 0.22
 """Measured speed as a part of a path's rate, to be compared with the planar kernels', without and with strides."""
+LINE, LINE_STRIDED = {3: 0.5, 5: 0.8, 7: 0.8}, {3: 0.35, 5: 0.4, 7: 0.4}
+"""Likewise along lines, by their taps, where registers hold a line's weights for two vectors; else planes stay as good
+as they were."""
 
 
-def _chunks(e: Emitter, lanes: int, vectors: int, channels: Any, chunk: Any) -> None:
-    """`chunk(k, masks)` for the channels from k on, `vectors` of `lanes` at a time, the last ones masked or one by one."""
+def _chunks(e: Emitter, lanes: int, vectors: int, first: Any, last: Any, chunk: Any) -> None:
+    """`chunk(k, masks)` for the channels first..last, from k on, `vectors` of `lanes` at a time, the last ones masked
+    or one by one."""
     wide = vectors * lanes
-    whole = e.b.sdiv(channels, word(wide))
-    whole = e.times(whole, wide)
-    e.loop(0, whole, wide, [], lambda k, _s: chunk(k, [None] * vectors))
-    e.loop(whole, channels, lanes, [], lambda k, _s: chunk(k, [e.first(e.b.sub(channels, k), lanes)]))
+    whole = e.b.add(first, e.times(e.b.sdiv(e.b.sub(last, first), word(wide)), wide))
+    e.loop(first, whole, wide, [], lambda k, _s: chunk(k, [None] * vectors))
+    e.loop(whole, last, lanes, [], lambda k, _s: chunk(k, [e.first(e.b.sub(last, k), lanes)]))
+
+
+def _begun(e: Emitter, dtype: str, lanes: int, k: Any, masks: list[Any], bias: Any,
+           biased: Any) -> tuple[list[Any], list[Any], list[Any]]:
+    """For vectors of channels from k on, one for each mask: where they lie from a pixel's address on, and from that of a
+    tap's weights on; and the sums of an output before its first tap, which are the bias or zero."""
+    given, size, none = itemsize(dtype), itemsize(summed(dtype)), ir.Constant(vector(summed(dtype), lanes), None)
+    offsets = [e.address(e.times(k, given), v * lanes * given) for v in range(len(masks))]
+    rows_of_w = [e.address(e.times(k, size), v * lanes * size) for v in range(len(masks))]
+    start = []
+    for offset, mask in zip(offsets, masks, strict=True):
+        value = read(e, dtype, e.address(bias, offset), lanes, mask)
+        start.append(e.b.select(e.b.icmp_signed("!=", biased, word(0)), value, none))
+    return offsets, rows_of_w, start
+
+
+def _stored(e: Emitter, dtype: str, sums: list[Any], targets: list[Any], offsets: list[Any], masks: list[Any]) -> None:
+    """Write the sums [output][vector] of a register block."""
+    for i, target in enumerate(targets):
+        for v, (offset, mask) in enumerate(zip(offsets, masks, strict=True)):
+            total = sums[i * len(masks) + v]
+            e.store(narrow(e, dtype, total) if dtype in HALVES else total, e.address(target, offset), mask)
 
 
 def _depthwise(dtype: str, path: cpu.Cpu) -> Any:
-    (rows, vectors), given, made = BLOCK, itemsize(dtype), summed(dtype)
+    (rows, vectors), made = BLOCK, summed(dtype)
     size, lanes = itemsize(made), path.lanes(itemsize(made))
     kind = vector(made, lanes)
 
-    def emit(e: Emitter, channels: Any, taps: Any, sources: Any, tap_step: Any, w: Any, bias: Any, biased: Any, places: Any) -> None:
+    def emit(e: Emitter, low: Any, high: Any, channels: Any, taps: Any, sources: Any, tap_step: Any, w: Any, bias: Any,
+             biased: Any, places: Any) -> None:
         targets = [e.load(e.address(places, 8 * i), WORD) for i in range(rows)]
         w_step = e.times(channels, size)
 
         def chunk(k: Any, masks: list[Any]) -> None:
-            offsets = [e.address(e.times(k, given), v * lanes * given) for v in range(len(masks))]
-            rows_of_w = [e.address(e.times(k, size), v * lanes * size) for v in range(len(masks))]
-            none = ir.Constant(kind, None)
-            start = []
-            for offset, mask in zip(offsets, masks, strict=True):
-                value = read(e, dtype, e.address(bias, offset), lanes, mask)
-                start.append(e.b.select(e.b.icmp_signed("!=", biased, word(0)), value, none))
+            offsets, rows_of_w, start = _begun(e, dtype, lanes, k, masks, bias, biased)
 
             def tap(_t: Any, state: list[Any]) -> list[Any]:
                 table, at_w, *sums = state
@@ -70,11 +95,48 @@ def _depthwise(dtype: str, path: cpu.Cpu) -> Any:
                 return [e.address(table, tap_step), e.address(at_w, w_step), *sums]
 
             _, _, *sums = e.loop(0, taps, 1, [sources, w, *(start * rows)], tap)
-            for i in range(rows):
-                for v, (offset, mask) in enumerate(zip(offsets, masks, strict=True)):
-                    total = sums[i * len(masks) + v]
-                    e.store(narrow(e, dtype, total) if dtype in HALVES else total, e.address(targets[i], offset), mask)
-        _chunks(e, lanes, vectors, channels, chunk)
+            _stored(e, dtype, sums, targets, offsets, masks)
+        _chunks(e, lanes, vectors, low, high, chunk)
+    return emit
+
+
+def _line(dtype: str, path: cpu.Cpu, along: int, step: int) -> Any:
+    """Likewise for outputs of one line: `along` taps to each of `lines`, a pixel for each `step`. Addresses are
+    `pixel_step` bytes from output to output, which is below 0 where taps go backwards: the last output then is the
+    first one."""
+    rows, made = BLOCK[0], summed(dtype)
+    size, lanes = itemsize(made), path.lanes(itemsize(made))
+    vectors = BLOCK[1] if BLOCK[1] * (along + rows + 1) < path.registers else 1         # a line's weights, sums and a pixel
+    kind = vector(made, lanes)
+
+    def emit(e: Emitter, low: Any, high: Any, channels: Any, lines: Any, sources: Any, tap_step: Any, pixel_step: Any,
+             w: Any, bias: Any, biased: Any, places: Any) -> None:
+        targets = [e.load(e.address(places, e.times(pixel_step, i)), WORD) for i in range(rows)]
+        w_step = e.times(channels, size)
+
+        def chunk(k: Any, masks: list[Any]) -> None:
+            offsets, rows_of_w, start = _begun(e, dtype, lanes, k, masks, bias, biased)
+            count = len(masks)
+
+            def line(_l: Any, state: list[Any]) -> list[Any]:
+                table, at_w, *sums = state
+                factors = [[e.load(e.address(at_w, e.times(w_step, t), o), kind, m)
+                            for o, m in zip(rows_of_w, masks, strict=True)]
+                           for t in range(along)]
+                for column in range(along + step * (rows - 1)):
+                    own = min(column // step, rows - 1)                              # an output that meets it
+                    row = e.load(e.address(table, e.times(tap_step, column - step * own), e.times(pixel_step, own)),
+                                 WORD)
+                    for v, (offset, mask) in enumerate(zip(offsets, masks, strict=True)):
+                        pixel = read(e, dtype, e.address(row, offset), lanes, mask)
+                        for i in range(rows):
+                            if 0 <= column - step * i < along:
+                                sums[i * count + v] = e.fma(pixel, factors[column - step * i][v], sums[i * count + v])
+                return [e.address(table, e.times(tap_step, along)), e.address(at_w, e.times(w_step, along)), *sums]
+
+            _, _, *sums = e.loop(0, lines, 1, [sources, w, *(start * rows)], line)
+            _stored(e, dtype, sums, targets, offsets, masks)
+        _chunks(e, lanes, vectors, low, high, chunk)
     return emit
 
 
@@ -111,18 +173,22 @@ def _depthwise_weights(dtype: str, path: cpu.Cpu, taps: int) -> Any:
                 with write:
                     for at, (total, place) in enumerate(zip(sums, before, strict=True)):
                         e.store(total, place, masks[at % count])
-        _chunks(e, lanes, vectors, channels, chunk)
+        _chunks(e, lanes, vectors, word(0), channels, chunk)
     return emit
 
 
 @dataclass(frozen=True)
 class DepthwiseSizes(Numbers):
-    """Images, channels, pixels of a unit of range; whether there is a bias."""
+    """Images, channels, pixels of a unit of range; whether there is a bias; lines of taps, outputs of a line (0: they
+    are done one by one), and whether its taps go backwards."""
 
     n: int
     c: int
     pixels: int
     biased: int
+    lines: int
+    across: int
+    backwards: int
 
 
 @dataclass(frozen=True)
@@ -138,16 +204,18 @@ class DepthwiseWeightSizes(Numbers):
 
 
 @functools.cache
-def _leaf(dtype: str, path: cpu.Cpu) -> Leaf:
-    size, rows, wide = itemsize(dtype), BLOCK[0], itemsize(summed(dtype))
-    multiply = as_intrinsic(f"tileflow_depthwise_{dtype}_{path.name}", "channels, taps, sources, tap_step, w, bias, biased, places", path,
+def _leaf(dtype: str, path: cpu.Cpu, along: tuple[int, int] | None) -> Leaf:
+    """`along`: one of ALONG, or None."""
+    size, rows, wide, part = itemsize(dtype), BLOCK[0], itemsize(summed(dtype)), BLOCK[1] * path.lanes(itemsize(summed(dtype)))
+    multiply = as_intrinsic(f"tileflow_depthwise_{dtype}_{path.name}",
+                            "low, high, channels, taps, sources, tap_step, w, bias, biased, places", path,
                             _depthwise(dtype, path))
-    finish = finisher()
+    sweep, finish = _sweep(dtype, path, along), finisher()
 
     def conv_depthwise(x, w, bias, y, indirection, table, spare, s, lo, hi, epilogue, rest):  # type: ignore
         c, pixels = s.c, s.pixels
         blocks = (s.n * phase_pixels(indirection, 0) + pixels - 1) // pixels
-        pitch = (pixels + rows - 1) // rows * rows
+        pitch = pixels + rows
         addresses, zero = address_of(table), address_of(spare)
         for i in range(c):
             spare[i] = 0
@@ -158,12 +226,44 @@ def _leaf(dtype: str, path: cpu.Cpu) -> Leaf:
                 continue
             fill_table(indirection, phase, first, count, address_of(x), c * size, address_of(y), c * size, zero, zero + c * size, table, pitch)
             taps, factors = phase_taps(indirection, phase), address_of(w) + taps_before(indirection, phase) * c * wide
-            for p in range(0, count, rows):
-                multiply(c, taps, addresses + (pitch + p) * 8, pitch * 8, factors, address_of(bias), s.biased, addresses + p * 8)
+            for low in range(0, c, part):                                # a part of the channels of the pixels' neighbourhood stays in cache
+                high, done = min(c, low + part), 0
+                while done < count:
+                    run = count - done if s.across == 0 else min(count - done, s.across - (first + done) % s.across)
+                    lined = s.across != 0 and run >= rows
+                    for p in range(0, run, rows):
+                        if lined:                                        # the last block of a line begins before the one before it ends
+                            at = addresses + (done + min(p, run - rows) + s.backwards * (rows - 1)) * 8
+                            sweep(low, high, c, s.lines, at + pitch * 8, pitch * 8, 8 - 16 * s.backwards, factors,
+                                  address_of(bias), s.biased, at)
+                        else:                                            # what a block has beyond a line is right, and done again
+                            at = addresses + (done + p) * 8
+                            multiply(low, high, c, taps, at + pitch * 8, pitch * 8, factors, address_of(bias), s.biased,
+                                     at)
+                    done += run
             finish(epilogue, rest, count, c, address_of(y), first * c, c, 0)
 
     signature = f"T[:], {summed(dtype)}[:], T[:], T[:], i8[:], i8[w,:], T[w,:], numbers, lo, hi{CALLED}"
-    return Leaf(conv_depthwise, signature.replace("T", dtype), key=path.name, numbers=DepthwiseSizes)
+    return Leaf(conv_depthwise, signature.replace("T", dtype), key=f"{path.name} {along}", numbers=DepthwiseSizes)
+
+
+def _sweep(dtype: str, path: cpu.Cpu, along: tuple[int, int] | None) -> Any:
+    """`_line` as Numba calls it; without `along` what is never called."""
+    if along is None:
+        @register_jitable
+        def nothing(_low, _high, _channels, _lines, _sources, _tap_step, _pixel_step, _w, _bias, _biased, _places):  # type: ignore[no-untyped-def]
+            pass
+        return nothing
+    return as_intrinsic(f"tileflow_depthwise_line_{dtype}_{path.name}_{along[0]}_{along[1]}",
+                        "low, high, channels, lines, sources, tap_step, pixel_step, w, bias, biased, places", path,
+                        _line(dtype, path, *along))
+
+
+def _along(p: ConvProblem) -> tuple[int, int] | None:
+    """Taps and step of a line, where a block of outputs reads its pixels once."""
+    axis = p.axes[2]
+    found = axis.taps, axis.in_step
+    return found if p.phases == 1 and abs(axis.tap_step) == 1 and axis.out >= BLOCK[0] and found in ALONG else None
 
 
 @generic("T[:], T[:], i8[:], i8, lo, hi")
@@ -182,7 +282,10 @@ def serves(p: ConvProblem, dtype: str, path: cpu.Cpu) -> bool:
 
 def cost(p: ConvProblem, dtype: str, path: cpu.Cpu) -> float:
     """Estimated nanoseconds on one core, with laid-out weights, from measured rates."""
-    return p.flops / (speed(summed(dtype), path) * (STRIDED if strided(p) else RATE))
+    rate = STRIDED if strided(p) else RATE
+    if (along := _along(p)) and path.yardstick.registers > 16:
+        rate = (LINE_STRIDED if strided(p) else LINE)[along[0]]
+    return p.flops / (speed(summed(dtype), path) * rate)
 
 
 def strided(p: ConvProblem) -> bool:
@@ -198,16 +301,16 @@ def calls(p: ConvProblem, dtype: str, path: cpu.Cpu, *, biased: bool = False, ep
     """
     c, made = p.groups, summed(dtype)
     pixels = max(BLOCK[0], min(PIXELS, -(-p.phase_pixels // UNITS)))
-    pitch = -(-pixels // BLOCK[0]) * BLOCK[0]
+    along, axis = _along(p), p.axes[2]
     laid = None if packed else panels(p, dtype, path)
     rows = In(1, (p.taps * c,)) if laid is None else laid.work(made)
     x = In(0, (p.elements_in,))
     args = (x, rows, In(2, (c,)) if biased else x, Out(0, (p.elements_out,)), p.indirection,
-            Work("table", ((1 + p.taps) * pitch,), "i8"), Work("spare", (2 * c,), stored(dtype)),
-            DepthwiseSizes(p.n, c, pixels, int(biased)), *arguments(epilogue))
+            Work("table", ((1 + p.taps) * (pixels + BLOCK[0]),), "i8"), Work("spare", (2 * c,), stored(dtype)),
+            DepthwiseSizes(p.n, c, pixels, int(biased), p.taps // axis.taps, axis.out if along else 0, int(axis.tap_step < 0)), *arguments(epilogue))
     estimate = p.flops / (SPEED * speed(made, path)) + (epilogue.cost if epilogue else 0.0)
     before = [] if laid is None else laid.inside(made)
-    return [*before, Call(_leaf(dtype, path), args, -(-p.phase_pixels // pixels) * p.phases, 1, estimate)]
+    return [*before, Call(_leaf(dtype, path, along), args, -(-p.phase_pixels // pixels) * p.phases, 1, estimate)]
 
 
 def panels(p: ConvProblem, dtype: str, path: cpu.Cpu) -> WeightPanels:

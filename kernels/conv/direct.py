@@ -107,7 +107,7 @@ def _panels(dtype: str, path: cpu.Cpu) -> Leaf:
 @functools.cache
 def _leaf(dtype: str, path: cpu.Cpu, rows: int) -> Leaf:
     size, wide = itemsize(dtype), width(dtype, path)
-    multiply, finish = brgemm(dtype, path, rows), finisher()
+    multiply, finish = brgemm(dtype, path, rows, path.tile.vectors), finisher()
 
     def conv_direct(x, panels, bias, y, indirection, table, spare, s, lo, hi, epilogue, rest):  # type: ignore
         c, oc, groups = s.c, s.oc, s.groups

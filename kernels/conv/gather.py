@@ -54,27 +54,45 @@ def gather_columns(dtype: str, path: cpu.Cpu, rows: int) -> Any:
 
 
 @functools.cache
-def gather_channels(dtype: str, path: cpu.Cpu) -> Any:
-    """Numba-callable `gather_channels(cols, pixels, sources, shift, target)`: target[p, j] = the element j of the row whose address is
-    the word at sources + 8 * p, plus `shift`; rows of the target are `width` elements, zero from `cols` on; 16-bit numbers as float32."""
+def gather_channels(dtype: str, path: cpu.Cpu, pairs: bool = False) -> Any:
+    """Numba-callable `gather_channels(cols, terms, sources, shift, target, single)`: target[p, j] = the element j of
+    the row whose address is the word at sources + 8 * p, plus `shift`; rows of the target are `width` elements, zero
+    from `cols` on; 16-bit numbers as float32.
+
+    With `pairs` of bfloat16 a term is two pixels, and an element of the target a word: those of pixels 2p and 2p + 1,
+    the first in the low half. single: not 0: there are columns for one vector at most, and what lies beside it stays.
+    """
     vectors, given, size = path.tile.vectors, itemsize(dtype), itemsize(summed(dtype))
-    lanes = path.lanes(size)
-    wide = vectors * lanes
+    lanes, pixels = path.lanes(size), 2 if pairs else 1
+    wide, bits = vectors * lanes, ir.VectorType(BITS16, lanes)
+    turns = ir.Constant(ir.VectorType(ir.IntType(32), 2 * lanes), [i // 2 + i % 2 * lanes for i in range(2 * lanes)])
 
-    def emit_block(e: Emitter, masked: bool, cols: Any, pixels: Any, sources: Any, shift: Any, target: Any) -> None:
-        masks = [e.first(e.b.sub(cols, word(v * lanes)), lanes) if masked else None for v in range(vectors)]
+    def part(e: Emitter, rows: list[Any], v: int, mask: Any) -> Any:
+        places = [e.address(row, v * lanes * given) for row in rows]
+        if pairs:
+            return e.b.shuffle_vector(*(e.load(place, bits, mask) for place in places), turns)
+        return read(e, dtype, places[0], lanes, mask)
 
-        def pixel(_p: Any, state: list[Any]) -> list[Any]:
-            row = e.address(e.load(state[0], WORD), shift)
-            for v in range(vectors):
-                e.store(read(e, dtype, e.address(row, v * lanes * given), lanes, masks[v]), e.address(state[1], v * lanes * size))
-            return [e.address(state[0], 8), e.address(state[1], wide * size)]
-        e.loop(0, pixels, 1, [sources, target], pixel)
+    def emit_block(e: Emitter, count: int, masked: bool, cols: Any, terms: Any, sources: Any, shift: Any,
+                   target: Any) -> None:
+        masks = [e.first(e.b.sub(cols, word(v * lanes)), lanes) if masked else None for v in range(count)]
 
-    def emit(e: Emitter, cols: Any, *args: Any) -> None:
-        with e.b.if_else(e.b.icmp_signed(">=", cols, word(wide))) as (whole, part):
-            with whole:
-                emit_block(e, False, cols, *args)
-            with part:
-                emit_block(e, True, cols, *args)
-    return as_intrinsic(f"tileflow_gather_channels_{dtype}_{path.name}", "cols, pixels, sources, shift, target", path, emit)
+        def term(_p: Any, state: list[Any]) -> list[Any]:
+            rows = [e.address(e.load(e.address(state[0], 8 * i), WORD), shift) for i in range(pixels)]
+            for v, mask in enumerate(masks):
+                e.store(part(e, rows, v, mask), e.address(state[1], v * lanes * size))
+            return [e.address(state[0], 8 * pixels), e.address(state[1], wide * size)]
+        e.loop(0, terms, 1, [sources, target], term)
+
+    def emit(e: Emitter, cols: Any, terms: Any, sources: Any, shift: Any, target: Any, single: Any) -> None:
+        given = (cols, terms, sources, shift, target)
+        with e.b.if_else(e.b.icmp_signed("!=", single, word(0))) as (one, more):
+            with one:
+                emit_block(e, 1, True, *given)
+            with more, e.b.if_else(e.b.icmp_signed(">=", cols, word(wide))) as (whole, some):
+                with whole:
+                    emit_block(e, vectors, False, *given)
+                with some:
+                    emit_block(e, vectors, True, *given)
+    return as_intrinsic(f"tileflow_gather_channels_{dtype}_{path.name}_{pixels}",
+                        "cols, terms, sources, shift, target, single", path, emit)

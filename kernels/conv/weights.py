@@ -2,7 +2,11 @@
 
 The register block is filters x channels: filters are broadcast from a packed copy of dy, channels are vectors of the image, read where it
 lies through the table of addresses. A unit of range is a share of all pixels for some channels; it goes through them in blocks and adds
-up its own blocks of weights [channel panel][tap][filter][channel]. A last call adds the shares in order and writes ONNX's order.
+up its own blocks of weights [channel panel][tap][filter][channel]; few channels share a panel with those of the next
+tap. A last call adds the shares in order and writes ONNX's order.
+
+16-bit numbers are widened on the way; where the CPU multiplies pairs of bfloat16, two pixels are a word instead
+(gemm/pairs.py).
 """
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..gemm.micro import copy
+from ..gemm.pairs import LANES, weave
 from ..isa import cpu
 from ..isa.half import HALVES, summed, widen_rows
 from ..isa.vector import itemsize
@@ -35,7 +40,8 @@ TOGETHER = 16             # filters that are written together
 
 @dataclass(frozen=True)
 class GradientSizes(Numbers):
-    """Of a problem, and how the sums over pixels are cut: shares of blocks of pixels, channels of a unit."""
+    """Of a problem, and how the sums over pixels are cut: shares of blocks of pixels, channels of a unit, taps of a
+    panel."""
 
     c: int
     oc: int
@@ -45,12 +51,14 @@ class GradientSizes(Numbers):
     blocks: int
     pixels: int
     channels: int
+    shared: int
     biased: int
 
 
 @dataclass(frozen=True)
 class Panelled(Numbers):
-    """Of the shares of the weights: [share][group][panel of `wide` channels][tap][filter][channel]."""
+    """Of the shares of the weights: [share][group][panel of `wide` channels][taps that are `shared`][filter][tap of
+    them][channel]."""
 
     shares: int
     groups: int
@@ -59,6 +67,7 @@ class Panelled(Numbers):
     taps: int
     filters: int
     wide: int
+    shared: int
 
 
 @functools.cache
@@ -91,11 +100,15 @@ def sum_rows(dtype: str, path: cpu.Cpu) -> Any:
     return sum_rows
 
 
-@functools.cache
-def _leaf(dtype: str, path: cpu.Cpu, rows: int) -> Leaf:
-    given, made = itemsize(dtype), summed(dtype)
-    size, wide, add_rows = itemsize(made), width(made, path), sum_rows(dtype, path)
-    multiply, gather, spread = over_pixels(made, path, rows), gather_columns(dtype, path, rows), gather_channels(dtype, path)
+def in_pairs(dtype: str, path: cpu.Cpu) -> bool:
+    """Whether pixels are multiplied two at a time."""
+    return dtype == "b2" and path.pairs
+
+
+def _packer(dtype: str, path: cpu.Cpu, rows: int) -> Any:
+    """The jitable `pack(g, at, pixels, step, oc, packed)`: filters [set of `rows`][pixel][filter], the last set filled
+    up with zeros."""
+    given, size, gather = itemsize(dtype), itemsize(summed(dtype)), gather_columns(dtype, path, rows)
     convert = widen_rows(dtype) if dtype in HALVES else copy(dtype)
 
     @register_jitable
@@ -108,10 +121,34 @@ def _leaf(dtype: str, path: cpu.Cpu, rows: int) -> Leaf:
             for p in range(pixels):
                 packed[whole * pixels + p * rows + oc - whole:whole * pixels + (p + 1) * rows] = 0
 
+    return pack
+
+
+def _pair_packer(path: cpu.Cpu, rows: int) -> Any:
+    """Likewise of bfloat16 in words of two pixels. Each row of words is written with zeros up to LANES of them: those
+    of the next follow."""
+    woven = weave(path)
+
+    @register_jitable
+    def pack(g, at, pixels, step, oc, packed):                                                                              # type: ignore
+        for o in range(0, oc, rows):
+            woven(pixels, min(rows, oc - o), address_of(g) + (at + o) * 2, step * 2,
+                  address_of(packed) + o * ((pixels + 1) // 2) * 4, rows * 4)
+
+    return pack
+
+
+@functools.cache
+def _leaf(dtype: str, path: cpu.Cpu, rows: int) -> Leaf:
+    given, made, pairs = itemsize(dtype), summed(dtype), in_pairs(dtype, path)
+    size, wide, add_rows, grain = itemsize(made), width(made, path), sum_rows(dtype, path), 2 if pairs else 1
+    multiply = over_pixels(dtype if pairs else made, path, rows)
+    pack, spread = _pair_packer(path, rows) if pairs else _packer(dtype, path, rows), gather_channels(dtype, path, pairs)
+
     def conv_weights(x, g, dw, db, indirection, table, packed, strip, spare, s, lo, hi):                                    # type: ignore
         c, oc, groups, taps, shares, pixels = s.c, s.oc, s.groups, s.taps, s.shares, s.pixels
         parts, filters = (c + s.channels - 1) // s.channels, (oc + rows - 1) // rows * rows
-        panels, total = (c + wide - 1) // wide, g.shape[0] // (groups * oc)
+        panels, sets, total = (c + wide - 1) // wide, (taps + s.shared - 1) // s.shared, g.shape[0] // (groups * oc)
         zero = address_of(spare)
         for i in range(c):
             spare[i] = 0
@@ -120,31 +157,38 @@ def _leaf(dtype: str, path: cpu.Cpu, rows: int) -> Leaf:
             for block in range(s.blocks * share // shares, s.blocks * (share + 1) // shares):
                 first, accumulate = block * pixels, block > s.blocks * share // shares
                 count = min(pixels, total - first)
-                fill_table(indirection, 0, first, count, address_of(x) + group * c * given, groups * c * given, 0, 0, zero, 0, table, count)
+                terms = (count + grain - 1) // grain
+                pitch = terms * grain
+                fill_table(indirection, 0, first, count, address_of(x) + group * c * given, groups * c * given, 0, 0,
+                           zero, 0, table, pitch)
                 at = first * groups * oc + group * oc
                 pack(g, at, count, groups * oc, oc, packed)
                 if s.biased != 0 and part == 0:
                     add_rows(g, at, count, groups * oc, oc, db[(share * groups + group) * oc:], accumulate, spare[c:])
                 for k in range(part * s.channels, min((part + 1) * s.channels, c), wide):
-                    panel = ((share * groups + group) * panels + k // wide) * taps
-                    for tap in range(taps):
-                        to = address_of(dw) + (panel + tap) * filters * wide * size
-                        spread(c - k, count, address_of(table) + (1 + tap) * count * 8, k * given, address_of(strip))
+                    panel = ((share * groups + group) * panels + k // wide) * sets
+                    for number in range(sets):
+                        to = address_of(dw) + (panel + number) * filters * wide * size
+                        for i in range(min(s.shared, taps - number * s.shared)):
+                            tap = number * s.shared + i
+                            spread(c - k, terms, address_of(table) + (1 + tap) * pitch * 8, k * given,
+                                   address_of(strip) + wide // s.shared * i * size, s.shared - 1)
                         for o in range(0, filters, rows):
-                            multiply(count, address_of(packed) + o * count * size, address_of(strip), to + o * wide * size, accumulate)
+                            multiply(terms, address_of(packed) + o * terms * size, address_of(strip),
+                                     to + o * wide * size, accumulate)
 
     signature = f"{dtype}[:], {dtype}[:], T[:], T[:], i8[:], i8[w,:], T[w,:], T[w,:], T[w,:], numbers, lo, hi"
-    return Leaf(conv_weights, signature.replace("T", made), key=f"{path.name} {rows}", numbers=GradientSizes)
+    return Leaf(conv_weights, signature.replace("T", made), key=f"{path.name} {rows} {pairs}", numbers=GradientSizes)
 
 
 @generic("T[:], T[:], numbers, lo, hi", numbers=Panelled)
 def conv_unpanel(work, dw, s, lo, hi):                                                                                       # type: ignore
-    """dw [group, filter][c][tap] = the sum over shares of work [share][group][panel of `wide` channels][tap][filter][channel].
+    """dw [group, filter][c][tap] = the sum over shares of work, as `Panelled` says.
 
     A unit of range is TOGETHER filters of one group; `filters` counts those of `work`.
     """
     c, oc, taps, filters, wide = s.c, s.oc, s.taps, s.filters, s.wide
-    panels, sets = (c + wide - 1) // wide, (oc + TOGETHER - 1) // TOGETHER
+    panels, sets, joined = (c + wide - 1) // wide, (oc + TOGETHER - 1) // TOGETHER, (taps + s.shared - 1) // s.shared
     for unit in range(lo, hi):
         group, first = unit // sets, unit % sets * TOGETHER
         last = min(first + TOGETHER, oc)
@@ -152,7 +196,8 @@ def conv_unpanel(work, dw, s, lo, hi):                                          
             k, count = panel * wide, min(wide, c - panel * wide)
             for tap in range(taps):
                 for share in range(s.shares):
-                    at = (((share * s.groups + group) * panels + panel) * taps + tap) * filters * wide
+                    at = (((share * s.groups + group) * panels + panel) * joined + tap // s.shared) * filters * wide
+                    at += tap % s.shared * (wide // s.shared)
                     for o in range(first, last):
                         row = work[at + o * wide:at + o * wide + count]
                         target = dw[((group * oc + o) * c + k) * taps + tap:]
@@ -171,7 +216,14 @@ def serves(p: ConvProblem, dtype: str, path: cpu.Cpu) -> bool:
 
 def cost(p: ConvProblem, dtype: str, path: cpu.Cpu) -> float:
     """Estimated nanoseconds on one core, from measured rates."""
-    return p.flops / (speed(summed(dtype), path) * RATE * filled(p.c, p.oc, summed(dtype), path))
+    return p.flops / (speed(dtype if in_pairs(dtype, path) else summed(dtype),
+                            path) * RATE * filled(p.c, p.oc, summed(dtype), path))
+
+
+def _rows(dtype: str, path: cpu.Cpu) -> int:
+    """Filters of a register block; of pairs, with sums enough for the latency of an instruction, and few that are of no
+    filter."""
+    return LANES // path.tile.vectors if in_pairs(dtype, path) else path.tile.rows
 
 
 def _channels(p: ConvProblem, wide: int) -> int:
@@ -180,31 +232,35 @@ def _channels(p: ConvProblem, wide: int) -> int:
     return max(-(-panels // UNITS), min(panels, -(-ROWS // (p.taps * wide)))) * wide
 
 
-def _cut(p: ConvProblem, made: str, path: cpu.Cpu) -> tuple[int, int]:
-    """In how many blocks pixels are summed, and of how many shares the sums are: bits follow from these."""
-    filters, parts = -(-p.oc // path.tile.rows) * path.tile.rows, -(-p.c // _channels(p, width(made, path)))
-    blocks = -(-p.n * p.pixels_out // max(64, min(PIXELS, FILTERS // (filters * itemsize(made)))))
-    return blocks, min(blocks, max(1, -(-UNITS // (parts * p.groups))))
+def _cut(p: ConvProblem, dtype: str, path: cpu.Cpu) -> tuple[int, int, int]:
+    """In how many blocks pixels are summed, of how many shares the sums are, and pixels of a block: bits follow from
+    these."""
+    rows, made, grain, total = _rows(dtype, path), summed(dtype), 2 if in_pairs(dtype, path) else 1, p.n * p.pixels_out
+    filters, parts = -(-p.oc // rows) * rows, -(-p.c // _channels(p, width(made, path)))
+    blocks = -(-total // max(64, min(PIXELS, FILTERS // (filters * itemsize(made)))))
+    pixels = -(-total // (blocks * grain)) * grain
+    blocks = blocks if grain == 1 else -(-total // pixels)
+    return blocks, min(blocks, max(1, -(-UNITS // (parts * p.groups)))), pixels
 
 
 def calls(p: ConvProblem, dtype: str, path: cpu.Cpu, *, biased: bool) -> list[Call]:
     """dw [groups * oc, c, *taps] (output 0) and, when `biased`, db (1) of the convolution `p` from x (input 0) and dy (1)."""
     made = summed(dtype)
-    wide, rows = width(made, path), path.tile.rows
+    wide, rows = width(made, path), _rows(dtype, path)
     filters, panels, total = -(-p.oc // rows) * rows, -(-p.c // wide), p.n * p.pixels_out
-    blocks, shares = _cut(p, made, path.yardstick)
-    pixels = -(-total // blocks)
+    blocks, shares, pixels = _cut(p, dtype, path.yardstick)
     channels = _channels(p, wide)
     parts = -(-p.c // channels)
-    block = p.groups * panels * p.taps * filters * wide
+    shared = path.tile.vectors if p.c * path.tile.vectors <= wide else 1
+    block = p.groups * panels * -(-p.taps // shared) * filters * wide
     biases = p.groups * p.oc
     dw = Work("weights", (shares * block,), made)
     db: Any = dw if not biased else Work("bias", (shares * biases,), made) if shares > 1 else Out(1, (biases,))
     args = (In(0, (p.elements_in,)), In(1, (total * biases,)), dw, db, p.indirection,
-            Work("table", ((1 + p.taps) * pixels,), "i8"), Work("packed", (filters * pixels,), made),
+            Work("table", ((1 + p.taps) * pixels,), "i8"), Work("packed", (filters * pixels + LANES,), made),
             Work("strip", (wide * pixels,), made), Work("spare", (p.c + 2 * p.oc,), made),
-            GradientSizes(p.c, p.oc, p.groups, p.taps, shares, blocks, pixels, channels, int(biased)))
-    last = (dw, Out(0, (p.weights,)), Panelled(shares, p.groups, p.c, p.oc, p.taps, filters, wide))
+            GradientSizes(p.c, p.oc, p.groups, p.taps, shares, blocks, pixels, channels, shared, int(biased)))
+    last = (dw, Out(0, (p.weights,)), Panelled(shares, p.groups, p.c, p.oc, p.taps, filters, wide, shared))
     done = [Call(_leaf(dtype, path, rows), args, parts * p.groups * shares, 1, p.flops / speed(made, path)),
             Call(conv_unpanel[made], last, p.groups * -(-p.oc // TOGETHER), 1, p.weights * shares * 0.5)]
     if biased and shares > 1:

@@ -21,7 +21,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,9 +29,10 @@ import numpy as np
 
 from ..dtypes import CODES
 from ..isa import cpu
-from ..isa.vector import WORD, Emitter, as_intrinsic, word
+from ..isa.vector import WORD, Emitter, word
 from ..machine.call import Address, Call, In, Out
 from ..machine.called import caller
+from ..machine.emitted import EmittedLeaf, signature_of, words_of
 from ..machine.leaf import Leaf, parse
 from .coefficients import letters, lift
 from .expr import Expr, flops, key, variables
@@ -151,21 +151,12 @@ def arguments(epilogue: Epilogue | None, channels: str = "columns") -> list[Any]
 
 @functools.cache
 def _leaf(form: Form, by_column: bool, path: cpu.Cpu) -> Leaf:
-    apply = _finisher(form, by_column, path)
-
-    def epilogue(rest, rows, cols, c, start, row, channel):  # type: ignore[no-untyped-def]
-        apply(rest, rows, cols, c, start, row, channel)
-
-    return Leaf(epilogue, re.sub(r"\w+", "i8", WORDS), key=f"{form.key} {by_column} {path.name}")
-
-
-@functools.cache
-def _finisher(form: Form, by_column: bool, path: cpu.Cpu) -> Any:
     kinds, dtypes = ["full", *form.kinds], [form.exprs[0].dtype, *form.dtypes]
     lies = {"full": FULL, "scalar": SCALAR, "channel": ROW if by_column else COLUMN}
     loops = Loops(form.exprs, tuple(range(len(kinds))), tuple(dtypes), tuple(lies[kind] for kind in kinds), 2)
 
-    def emit(e: Emitter, rest: Any, rows: Any, cols: Any, c: Any, start: Any, row: Any, channel: Any) -> None:
+    def epilogue(e: Emitter, block: Any, _lo: Any, _hi: Any) -> None:
+        rest, rows, cols, c, start, row, channel = words_of(e, block, WORDS)
         words = [e.load(e.address(rest, 16 * i), WORD) for i in range(len(form.kinds) + len(form.exprs) - 1)]
         scalars = loaded(e, e.address(rest, 16 * len(words)), form.exprs)
         sources, targets = [c, *words[:len(form.kinds)]], [c, *words[len(form.kinds):]]
@@ -180,7 +171,7 @@ def _finisher(form: Form, by_column: bool, path: cpu.Cpu) -> Any:
             return [e.b.add(at[0], row), at[1] if by_column else e.address(at[1], 1)]
         e.loop(0, rows, 1, [start, channel], one)
     by = "columns" if by_column else "rows"
-    return as_intrinsic(f"epilogue_{form.key}_{by}_{path.name}", WORDS, path, emit)
+    return EmittedLeaf(epilogue, signature_of(WORDS), key=f"{form.key}_{by}_{path.name}", path=path)
 
 
 def _element(e: Emitter, base: Any, index: Any, dtype: str) -> Any:

@@ -18,12 +18,13 @@ from llvmlite import ir
 
 from ..dtypes import CODES
 from ..isa import cpu
-from ..isa.vector import BIT, WORD, Emitter, as_intrinsic
+from ..isa.vector import BIT, WORD, Emitter
 from ..machine.call import Call, In, Out
+from ..machine.emitted import EmittedLeaf
 from ..machine.status import NOT_FINITE
 from .coefficients import letters, lift
 from .expr import Expr, draws, key, variables
-from .loops import FULL, GRAIN, SCALAR, EmittedLeaf, Loops, Space, cost_of, drawn, lanes_of
+from .loops import FULL, GRAIN, SCALAR, Loops, Space, cost_of, drawn, lanes_of
 
 
 def guarded_call(outputs: Sequence[Expr], watched: Sequence[Expr], inputs: Sequence[In], results: Sequence[Out], start: int = 0) -> Call:
@@ -57,14 +58,9 @@ def _leaf(outputs: tuple[Expr, ...], watched: tuple[Expr, ...], read: tuple[int,
     words += [*(f"{CODES[o.dtype]}[r]" for o in outputs), *letters(*outputs, *watched)]
     words += ["i8"] * (3 if draws(*outputs, *watched) else 0)
 
-    def emit(e: Emitter, block: Any, lo: Any, hi: Any) -> Any:
+    def guarded(e: Emitter, block: Any, lo: Any, hi: Any) -> Any:
         return _Watching(outputs, read, dtypes, lies, 1, watched).emit_status(e, block, lo, hi)
-    return EmittedLeaf(guarded, ", ".join(words), name, as_intrinsic(f"guarded_{name}", "block, lo, hi", path, emit, status=True), checked=True)
-
-
-def guarded(block: int, lo: int, hi: int, worker: int) -> int:
-    """The entry of every guarded leaf; `kernel` is the intrinsic that holds its code."""
-    return kernel(block, lo, hi)      # type: ignore[name-defined,no-any-return]  # noqa: F821
+    return EmittedLeaf(guarded, ", ".join(words), key=name, path=path, checked=True)
 
 
 @dataclass(frozen=True)

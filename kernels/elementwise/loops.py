@@ -15,16 +15,17 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import FunctionType, MappingProxyType
+from types import MappingProxyType
 from typing import Any
 
 from llvmlite import ir
 
 from ..dtypes import CODES, ELEMENTS, HALVES, NARROW
 from ..isa import cpu, half, mathlib
-from ..isa.vector import BIT, INT32, WORD, Emitter, as_intrinsic, word
+from ..isa.vector import BIT, INT32, WORD, Emitter, word
 from ..isa.vector import ELEMENTS as LLVM
 from ..machine.call import Call, In, Micro, Out, Position, Seed, Work
+from ..machine.emitted import EmittedLeaf
 from ..machine.leaf import Leaf
 from ..random import SPAN, span_bits
 from . import narrow, rounding
@@ -167,24 +168,10 @@ def _leaf(outputs: tuple[Expr, ...], read: tuple[int, ...], lies: tuple[str, ...
     words += [*(f"{CODES[o.dtype]}[r{inner}]" for o in outputs), *letters(*outputs)]
     words += ["i8"] * (3 if draws(*outputs) else 0)
     loops = Loops(outputs, read, dtypes, lies, rank)
-    return EmittedLeaf(elementwise, ", ".join(words), name, as_intrinsic(f"elementwise_{name}", "block, lo, hi", path, loops.emit))
 
-
-def elementwise(block: int, lo: int, hi: int, worker: int) -> int:
-    """The entry of every elementwise leaf; `kernel` is the intrinsic that holds its code."""
-    kernel(block, lo, hi)             # type: ignore[name-defined]  # noqa: F821
-    return 0
-
-
-class EmittedLeaf(Leaf):
-    """A leaf emitted over the argument block itself, so that any number of arguments compiles, and sooner; `function` calls `kernel`."""
-
-    def __init__(self, function: Callable[[int, int, int, int], int], signature: str, key: str, kernel: Any, checked: bool = False) -> None:
-        super().__init__(function, signature, key=key, checked=checked)
-        self._kernel = kernel
-
-    def _entry(self) -> Callable[[int, int, int, int], int]:
-        return FunctionType(self.twin.__code__, {"kernel": self._kernel, "__name__": self.twin.__module__})
+    def elementwise(e: Emitter, block: Any, lo: Any, hi: Any) -> None:
+        loops.emit(e, block, lo, hi)
+    return EmittedLeaf(elementwise, ", ".join(words), key=name, path=path)
 
 
 def lanes_of(outputs: Sequence[Expr], path: cpu.Cpu) -> int:
@@ -284,7 +271,7 @@ class Loops:
         vectors = {index: _unpacked(e, v, dtype) for index, v, dtype in zip(self.read, raw, self.dtypes, strict=True)}
         values = Translator(e, lanes).values(self.computed, vectors, scalars, words)
         for y, o, value in zip(outs, self.outputs, values, strict=False):
-            e.store(_packed(e, value, o.dtype), y, mask)
+            e.store(_packed(e, value, o.dtype, bool(o.args)), y, mask)
         self.look(e, values[len(self.outputs):], mask)
 
     def look(self, e: Emitter, values: Sequence[Any], mask: Any) -> None:
@@ -370,11 +357,12 @@ def _unpacked(e: Emitter, raw: Any, dtype: str) -> Any:
     return half.widen(e, CODES[dtype], raw) if dtype in HALVES else raw
 
 
-def _packed(e: Emitter, value: Any, dtype: str) -> Any:
+def _packed(e: Emitter, value: Any, dtype: str, rounded: bool = False) -> Any:
+    """The value as memory holds it. rounded: it is an operation's, which has been rounded to its type."""
     kind = ir.VectorType(stored(dtype), value.type.count)
     if dtype == "bool":
         return e.b.zext(value, kind)
-    return half.narrow(e, CODES[dtype], value) if dtype in HALVES else value
+    return half.narrow(e, CODES[dtype], value, rounded) if dtype in HALVES else value
 
 
 class Translator:

@@ -46,8 +46,8 @@ def forced(path: str | Cpu) -> Iterator[Cpu]:
 
 @contextmanager
 def precision(name: str) -> Iterator[None]:
-    """Compute with this precision in kernels made within the block: one of PRECISIONS, of float32 products, all the same without
-    tiles; or PORTABLE."""
+    """Compute with this precision in kernels made within the block: one of PRECISIONS, of float32 products, all the
+    same without tiles; or PORTABLE."""
     if name not in (*PRECISIONS, PORTABLE):
         raise ValueError(f"precision {name!r} is none of {', '.join((*PRECISIONS, PORTABLE))}")
     _precision.append(name)

@@ -12,8 +12,9 @@ from llvmlite import binding
 
 @functools.cache
 def features() -> frozenset[str]:
-    """The features that code may ask for, as LLVM names them: the processor's, or those that the environment variables NUMBA_CPU_NAME (generic)
-    and NUMBA_CPU_FEATURES name, which are read as Numba reads them, without it: code that is kept is run where nothing is compiled."""
+    """The features that code may ask for, as LLVM names them: the processor's, or those that the environment variables
+    NUMBA_CPU_NAME (generic) and NUMBA_CPU_FEATURES name, which are read as Numba reads them, without it: code that is
+    kept is run where nothing is compiled."""
     if os.environ.get("NUMBA_CPU_NAME", "").lower() == "generic":
         return frozenset()
     if (given := os.environ.get("NUMBA_CPU_FEATURES")) is not None:

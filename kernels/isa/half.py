@@ -47,8 +47,9 @@ def widen(e: Emitter, dtype: str, bits: Any) -> Any:
     return b.bitcast(b.or_(value, b.shl(b.and_(u, _constant(words, 0x8000)), _constant(words, 16))), floats)
 
 
-def narrow(e: Emitter, dtype: str, x: Any) -> Any:
-    """The 16-bit patterns nearest to float32 values (a scalar or a vector)."""
+def narrow(e: Emitter, dtype: str, x: Any, rounded: bool = False) -> Any:
+    """The 16-bit patterns nearest to float32 values (a scalar or a vector); `rounded`: these are values that the type
+    has."""
     b = e.b
     halves, words, floats = _like(x.type, BITS16), _like(x.type, ELEMENTS["i4"]), x.type
     if dtype == "f2" and e.path.f16c:
@@ -59,9 +60,9 @@ def narrow(e: Emitter, dtype: str, x: Any) -> Any:
 
     u = b.bitcast(x, words)
     if dtype == "b2":
-        rounded = b.add(u, b.add(b.and_(b.lshr(u, c(16)), c(1)), c(0x7FFF)))
+        nearest = b.add(u, b.add(b.and_(b.lshr(u, c(16)), c(1)), c(0x7FFF)))
         quiet = b.or_(u, c(0x00400000))
-        return b.trunc(b.lshr(b.select(b.fcmp_unordered("uno", x, x), quiet, rounded), c(16)), halves)
+        return b.trunc(b.lshr(u if rounded else b.select(b.fcmp_unordered("uno", x, x), quiet, nearest), c(16)), halves)
     sign = b.and_(b.lshr(u, c(16)), c(0x8000))
     u = b.and_(u, c(0x7FFFFFFF))
     normal = b.lshr(b.add(b.add(u, c(0xC8000FFF - (1 << 32))), b.and_(b.lshr(u, c(13)), c(1))), c(13))     # new exponent, to even

@@ -106,9 +106,10 @@ _LATE = frozenset(["avx512vbmi", "avx512vbmi2", "avx512bitalg", "avx512vpopcntdq
 _SLOW = Rates(80.0, 60.0)
 """Of processors whose vectors of 64 bytes take their clock down."""
 PATHS = {
-    "amx": replace(_PAIRS, rates=_SLOW, tiles="amx", needs=_PAIRS.needs | _LATE | {"amx-tile", "amx-bf16"}, processor="sapphirerapids",
-                   features=f"{_FP16} amx-tile amx-bf16 amx-int8"),
-    "fp16": replace(_PAIRS, rates=_SLOW, half=True, needs=_PAIRS.needs | _LATE | {"avx512fp16"}, processor="sapphirerapids", features=_FP16),
+    "amx": replace(_PAIRS, rates=_SLOW, tiles="amx", needs=_PAIRS.needs | _LATE | {"amx-tile", "amx-bf16"},
+                   processor="sapphirerapids", features=f"{_FP16} amx-tile amx-bf16 amx-int8"),
+    "fp16": replace(_PAIRS, rates=_SLOW, half=True, needs=_PAIRS.needs | _LATE | {"avx512fp16"},
+                    processor="sapphirerapids", features=_FP16),
     "bf16": _PAIRS,
     "vnni": _BYTES,
     "avx512": _WIDE,
@@ -122,7 +123,8 @@ PATHS = {
 }
 """All paths, fastest first. "generic" is every other CPU: x86 before AVX, and NEON."""
 PORTABLE = "portable"
-"""In the place of one of PRECISIONS: whatever is computed has the bits that it has on every path with fused multiply-adds."""
+"""In the place of one of PRECISIONS: whatever is computed has the bits that it has on every path with fused
+multiply-adds."""
 _PAIRED = replace(PATHS["avx2"], name="avx2_paired", vector_bytes=64, registers=8, tile=Tile(6, 1, (2, 2)))
 """Vectors of 64 bytes in two registers each: what is summed by lanes is summed by as many as AVX-512 has."""
 

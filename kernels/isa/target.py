@@ -12,7 +12,8 @@ from .features import x86
 from .paths import Cpu
 
 _UNUSED = "movbe gfni vaes vpclmulqdq avxvnni"
-"""Features that a path's processor may have, the compiler would use by itself, and a machine may lack that has all the path needs."""
+"""Features that a path's processor may have, the compiler would use by itself, and a machine may lack that has all the
+path needs."""
 _forced: list[Target] = []
 
 
@@ -37,7 +38,8 @@ class Target:
 
 @contextmanager
 def forced(target: Target) -> Iterator[None]:
-    """Make code for another processor that has the path's features within the block: to see that its bits are the same (tests)."""
+    """Make code for another processor that has the path's features within the block: to see that its bits are the same
+    (tests)."""
     _forced.append(target)
     try:
         yield

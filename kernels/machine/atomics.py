@@ -91,7 +91,8 @@ def _futex(_typing: Any, address: Any, operation: Any, value: Any) -> Any:
         if not FUTEX_CALL:
             return WORD(0)
         call = _outside(builder, "syscall", WORD, [WORD], True)
-        return builder.call(call, [WORD(FUTEX_CALL), args[0], builder.add(args[1], WORD(_PRIVATE)), builder.trunc(args[2], INT32), *[WORD(0)] * 3])
+        return builder.call(call, [WORD(FUTEX_CALL), args[0], builder.add(args[1], WORD(_PRIVATE)),
+                                   builder.trunc(args[2], INT32), *[WORD(0)] * 3])
     return types.intp(types.intp, types.intp, types.intp), generate
 
 

@@ -1,5 +1,5 @@
-"""An object of compiled functions that stands alone: no wrappers for Python, no exceptions, no runtime of Numba's, nothing that is not asked of
-the system's own libraries by name."""
+"""An object of compiled functions that stands alone: no wrappers for Python, no exceptions, no runtime of Numba's,
+nothing that is not asked of the system's own libraries by name."""
 from __future__ import annotations
 
 import hashlib
@@ -17,14 +17,23 @@ from ..isa.target import Target
 from . import codegen, inner
 from .status import RAISED
 
-_MATHEMATICS = ("acos acosh asin asinh atan atanh ceil cos cosh erf erfc exp expm1 floor fmod log log1p pow rint sin sinh sqrt tan tanh "
-                "ceilf expf floorf fmodf logf nearbyintf powf rintf roundf sqrtf truncf")
+_MATHEMATICS = ("acos acosh asin asinh atan atanh ceil cos cosh erf erfc exp expm1 floor fmod log log1p pow rint sin "
+                "sinh sqrt tan tanh ceilf expf floorf fmodf logf nearbyintf powf rintf roundf sqrtf truncf")
 OUTSIDE = frozenset({"memset", "memcpy", "memmove", "sched_yield", "clock_gettime", "syscall", "pthread_mutex_lock",
                      "pthread_mutex_unlock", "pthread_cond_broadcast", "pthread_cond_wait", *_MATHEMATICS.split()})
-"""What objects may ask of others: the system's memory, threads and clock, and the C library's mathematics, for float64 mostly."""
+"""What objects may ask of others: the system's memory, threads and clock, and the C library's mathematics, for float64
+mostly."""
 
 OPTIONS = {"error_model": "numpy"}
 """Numba's options for all code: a division by zero raises nothing. None lets floats be reordered."""
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """A function that is LLVM's code from the beginning: `define` makes it in a module, of the first of an entry's
+    words. It returns a word or nothing."""
+
+    define: Callable[[ir.Module], ir.Function]
 
 
 @dataclass(frozen=True)
@@ -32,7 +41,7 @@ class Entry:
     """A function of an object, by its symbol there: C's, of whole numbers, one of which it returns."""
 
     symbol: str
-    function: Callable[..., Any]
+    function: Callable[..., Any] | Emitted
     signature: Signature
 
 
@@ -45,7 +54,8 @@ def ready() -> None:
 
 @global_compiler_lock
 def built(entries: Sequence[Entry], target: Target) -> tuple[bytes, str]:
-    """The object of these functions for a target, and a hash of their code as LLVM was given it, which is the same for the same code.
+    """The object of these functions for a target, and a hash of their code as LLVM was given it, which is the same for
+    the same code.
 
     Raises:
         AssertionError: the code asks for what is not on any system.
@@ -68,20 +78,27 @@ def linked(entries: Sequence[Entry]) -> binding.ModuleRef:
     return module
 
 
-def _lowered(entry: Entry) -> tuple[binding.ModuleRef, binding.ModuleRef]:
-    """LLVM's code of the function that C calls, and of what it calls: in this order, for what nobody calls is not linked."""
-    flags = compiler.Flags()
-    # The last of these is what inner functions have: by other flags Numba would compile them once more for those of an entry.
-    cpu_target.options.parse_as_flags(flags, dict(OPTIONS, nopython=True, no_cpython_wrapper=True))
+def _lowered(entry: Entry) -> Sequence[binding.ModuleRef]:
+    """LLVM's code of the function that C calls, and of what it calls: in this order, for what nobody calls is not
+    linked."""
     context, signature = codegen.context(), entry.signature
-    result = compiler.compile_extra(cpu_target.typing_context, context, entry.function, signature.args, signature.return_type, flags, {},
-                                    pipeline_class=inner.Outermost)
-    kind = context.call_conv.get_function_type(signature.return_type, signature.args)
-    module = context.create_module(entry.symbol)
-    called = ir.Function(module, kind, result.fndesc.llvm_func_name)
-    word = ir.IntType(64)
+    module, word = context.create_module(entry.symbol), ir.IntType(64)
     function = ir.Function(module, ir.FunctionType(word, [word] * len(signature.args)), entry.symbol)
     builder = ir.IRBuilder(function.append_basic_block("entry"))
-    status, value = context.call_conv.call_function(builder, called, signature.return_type, signature.args, function.args)
+    if isinstance(entry.function, Emitted):
+        called = entry.function.define(module)
+        value = builder.call(called, function.args[:len(called.args)])
+        builder.ret(ir.Constant(word, 0) if value.type == ir.VoidType() else value)
+        return [binding.parse_assembly(str(module))]
+    flags = compiler.Flags()
+    # The last of these is what inner functions have: by other flags Numba would compile them once more for those of an
+    # entry.
+    cpu_target.options.parse_as_flags(flags, dict(OPTIONS, nopython=True, no_cpython_wrapper=True))
+    result = compiler.compile_extra(cpu_target.typing_context, context, entry.function, signature.args,
+                                    signature.return_type, flags, {}, pipeline_class=inner.Outermost)
+    kind = context.call_conv.get_function_type(signature.return_type, signature.args)
+    called = ir.Function(module, kind, result.fndesc.llvm_func_name)
+    status, value = context.call_conv.call_function(builder, called, signature.return_type, signature.args,
+                                                    function.args)
     builder.ret(builder.select(status.is_error, ir.Constant(word, RAISED), value))
-    return binding.parse_assembly(str(module)), result.library.linked()
+    return [binding.parse_assembly(str(module)), result.library.linked()]

@@ -1,7 +1,9 @@
-"""The on-disk compile cache: machine code under names that tell all that shapes it (`content`), a folder for each version of the compilers.
+"""The on-disk compile cache: machine code under names that tell all that shapes it (`content`), a folder for each
+version of the compilers.
 
 Numba's own cache looks at one file's time stamp and at a function's name, so it misses edits in a callee's file and
-can return the code of another dtype (two signatures of one body share file, line and name). What the files hold `stored` knows.
+can return the code of another dtype (two signatures of one body share file, line and name). What the files hold
+`stored` knows.
 
 What is read back is run, so it is checked first: every file starts with a digest of its name and content, and one that is damaged or stands in
 another's place is deleted unread and compiled anew. A digest does not stop who can write the folder or a file: neither is used where others may,
@@ -118,7 +120,8 @@ def writable() -> bool:
 
 def damaged() -> list[Path]:
     """The files of this version whose content is not what was written; they are compiled anew when they are needed next."""
-    return [path for path in sorted(folder().glob(f"*{SUFFIX}")) if path.is_file() and not path.is_symlink() and _payload(path) is None]
+    return [path for path in sorted(folder().glob(f"*{SUFFIX}")) if path.is_file() and not path.is_symlink()
+            and _payload(path) is None]
 
 
 def _digest(path: Path, payload: bytes) -> bytes:

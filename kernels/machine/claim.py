@@ -394,12 +394,17 @@ def _serve(pool: int, root: int, boards: int, me: int) -> int:
 serve = register_jitable(_serve)
 
 
-def _drive(pool: int, root: int, boards: int, tasks: int, workers: int, nanoseconds: int) -> int:
+def _drive(asked: int) -> int:
     """One slice of a job, from its start where `tasks` is given: 0 it is done, 1 the deadline came, 2 it failed, 3 it is at a HOST row.
+
+    `asked`: the address of six words, for it takes ctypes longer to hand over each than to do the rest of a call: pool,
+    root, boards, tasks, workers, nanoseconds.
 
     First all parked boards are marked, then started: a board started here may spawn others that park at once, which are not to be started
     (and have not been counted) in this slice.
     """
+    pool, root, boards = load(asked), load(asked + 8), load(asked + 16)
+    tasks, workers, nanoseconds = load(asked + 24), load(asked + 32), load(asked + 40)
     if tasks != 0:
         store(root + TASKS, tasks)
         store(root + ASLEEP, 0)

@@ -1,7 +1,9 @@
-"""A code generator for CPU paths: Numba's, with machine code for a processor that is told, and in objects that stand alone.
+"""A code generator for CPU paths: Numba's, with machine code for a processor that is told, and in objects that stand
+alone.
 
-Numba's own compiles for the very processor it runs on, and its settings are the process's: a user's functions beside ours keep both. Until they
-are linked, inner functions and leaves are made for no processor in particular; the path comes in with `emitted`.
+Numba's own compiles for the very processor it runs on, and its settings are the process's: a user's functions beside
+ours keep both. Until they are linked, inner functions and leaves are made for no processor in particular; the path
+comes in with `emitted`.
 """
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ OPTIMISATION = 3
 
 
 class Library(codegen.CPUCodeLibrary):
-    """Code in LLVM's form, which others link with; it never becomes machine code by itself, and takes in no runtime of Numba's."""
+    """Code in LLVM's form, which others link with; it never becomes machine code by itself, and takes in no runtime of
+    Numba's."""
 
     def add_linking_library(self, library: Any) -> None:
         if library is not rtsys.library:
@@ -84,8 +87,8 @@ def _own() -> tuple[_Codegen, dict[Any, Any]]:
 
 
 def contextual(context: Any) -> Any:
-    """A target context of Numba's (or what it made of it for some flags) with this code generator, and without reference counts: leaves own no
-    memory."""
+    """A target context of Numba's (or what it made of it for some flags) with this code generator, and without
+    reference counts: leaves own no memory."""
     generator, internal = _own()
     return context.subtarget(_internal_codegen=generator, cached_internal_func=internal, enable_nrt=False)
 
@@ -104,7 +107,8 @@ def emitted(module: binding.ModuleRef, target: Target, entries: frozenset[str]) 
     """The object of a whole module, in which nothing but the functions `entries` has a name. The module is changed."""
     machine = binding.Target.from_triple(binding.get_process_triple()).create_target_machine(
         cpu=target.processor, features=target.features, opt=OPTIMISATION, **_machine())
-    # As Numba does it: inlining first, cheaply, and loops turned to test at their ends, by which the vectoriser knows them.
+    # As Numba does it: inlining first, cheaply, and loops turned to test at their ends, by which the vectoriser knows
+    # them.
     builder = create_pass_builder(machine, opt=0)
     passes = builder.getModulePassManager()
     passes.add_loop_rotate_pass()
@@ -119,7 +123,8 @@ def emitted(module: binding.ModuleRef, target: Target, entries: frozenset[str]) 
 
 
 def text_of(module: binding.ModuleRef, entries: frozenset[str]) -> str:
-    """The module's code, the same whatever was counted through the process before, and whatever the entries are called."""
+    """The module's code, the same whatever was counted through the process before, and whatever the entries are
+    called."""
     copy = module.clone()
     _nameless(copy, entries)
     for number, name in enumerate(sorted(entries)):
@@ -128,8 +133,8 @@ def text_of(module: binding.ModuleRef, entries: frozenset[str]) -> str:
 
 
 def _nameless(module: binding.ModuleRef, entries: frozenset[str]) -> None:
-    """Take the names from all but the entries, and what nobody calls away: Numba counts names through the process, and code is to be the same
-    wherever it is made."""
+    """Take the names from all but the entries, and what nobody calls away: Numba counts names through the process, and
+    code is to be the same wherever it is made."""
     for value in (*module.functions, *module.global_variables):
         if not value.is_declaration and value.name not in entries:
             value.linkage = "internal"

@@ -1,9 +1,10 @@
-"""What of a Python function shapes the machine code made of it, as a hash: the sources that it and whatever it calls come from, defaults, and what
-its closure holds. Not what lies beside it in a program, nor where or by which Python it is made.
+"""What of a Python function shapes the machine code made of it, as a hash: the sources that it and whatever it calls
+come from, defaults, and what its closure holds. Not what lies beside it in a program, nor where or by which Python it
+is made.
 
-Functions of this package are told by their place in its sources (`sources`); functions written by our own code say their text (`written`);
-of others their instructions and what they read by name count. Functions and types of Numba's and NumPy's have versions, which the cache's
-folder carries.
+Functions of this package are told by their place in its sources (`sources`); functions written by our own code say
+their text (`written`); of others their instructions and what they read by name count. Functions and types of Numba's
+and NumPy's have versions, which the cache's folder carries.
 """
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ def digest(*values: Any) -> str:
     """The hash of functions and of what else shapes code, 16 letters.
 
     Raises:
-        TypeError: a value, or one in a closure, is of a kind about which nothing is known; one that says its own content as `content()` is.
+        TypeError: a value, or one in a closure, is of a kind about which nothing is known; one that says its own
+            content as `content()` is.
     """
     return hashlib.sha256(repr([MACHINE, *_words(values, {})]).encode()).hexdigest()[:16]
 
@@ -82,11 +84,12 @@ def _words(value: Any, met: dict[int, int]) -> Iterator[str]:
         yield f"{home}.{kind.__qualname__}"
         for field in fields(value):
             yield from _words(getattr(value, field.name), met)
-    elif is_type or isinstance(value, types.ModuleType | types.BuiltinFunctionType | np.ufunc) or home.split(".")[0] in VERSIONED:
+    elif is_type or isinstance(value,
+                               types.ModuleType | types.BuiltinFunctionType | np.ufunc) or home.split(".")[0] in VERSIONED:
         yield repr(value) if home.startswith("numba.core.types") else f"{home}.{getattr(value, '__qualname__', getattr(value, '__name__', ''))}"
     else:
-        raise TypeError(f"machine code would depend on {value!r}, and a {home}.{kind.__qualname__} says nothing that names it in the cache; "
-                        "give its class a method content()")
+        raise TypeError(f"machine code would depend on {value!r}, and a {home}.{kind.__qualname__} says nothing that "
+                        "names it in the cache; give its class a method content()")
 
 
 def _is_ours(module: str) -> bool:
@@ -121,7 +124,8 @@ class _Code:
     def content(self) -> str:
         code = self._code
         constants = [_Code(c).content() if isinstance(c, types.CodeType) else repr(c) for c in code.co_consts]
-        return repr((sys.version_info[:2], code.co_code, code.co_argcount, code.co_flags, code.co_names, code.co_varnames, constants))
+        return repr((sys.version_info[:2], code.co_code, code.co_argcount, code.co_flags, code.co_names,
+                     code.co_varnames, constants))
 
 
 def _named(function: types.FunctionType, met: dict[int, int]) -> Iterator[str]:

@@ -1,4 +1,5 @@
-"""The driver's functions (`claim`) as Python calls them, which lets go of its lock meanwhile: one object, for no CPU path in particular."""
+"""The driver's functions (`claim`) as Python calls them, which lets go of its lock meanwhile: one object, for no CPU
+path in particular."""
 from __future__ import annotations
 
 import ctypes
@@ -10,7 +11,7 @@ from ..isa.paths import PATHS
 from ..isa.target import Target
 from . import content, sources, stored
 
-_FUNCTIONS = {"serve": 4, "drive": 6, "quit": 1}
+_FUNCTIONS = {"serve": 4, "drive": 1, "quit": 1}
 """How many words they take. Each returns one."""
 
 
@@ -21,6 +22,23 @@ class Driver:
     serve: Callable[..., int]
     drive: Callable[..., int]
     quit: Callable[..., int]
+
+
+class Slice:
+    """What `drive` is asked for, in memory that lives as long as this: six words."""
+
+    def __init__(self) -> None:
+        self._words = (ctypes.c_int64 * 6)()
+        self._address = ctypes.addressof(self._words)
+        self._drive = driver().drive
+        self._asked: tuple[int, ...] = ()
+
+    def run(self, *asked: int) -> int:
+        """A slice for (pool, root, boards, tasks, workers, nanoseconds): as it ended."""
+        if asked != self._asked:
+            self._words[:] = [*asked]
+            self._asked = asked
+        return self._drive(self._address)
 
 
 @functools.cache

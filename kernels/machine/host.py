@@ -30,6 +30,15 @@ class GivenUp(Exception):
     """Raised by a HOST row: the call is given up here, as one that was asked to end early."""
 
 
+class UpdateFailed(Exception):
+    """Raised by a HOST row: another process has failed in this update. written: all have written it, as far as they
+    came; else none has. counted: it counts as done here."""
+
+    def __init__(self, written: bool, counted: bool) -> None:
+        super().__init__()
+        self.written, self.counted = written, counted
+
+
 @dataclass(frozen=True)
 class HostCall:
     """What Python does in the native loop: a HOST row, after the node's leaf calls.

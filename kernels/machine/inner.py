@@ -78,8 +78,9 @@ class _Inlining(untyped_passes.InlineInlinables):
 
 
 class _Passes(compiler_machinery.PassManager):
-    """Numba's passes, one after the other. Numba's own manager finds the lifetimes of all variables anew after each of them, for which nobody asks
-    before the last one, which does so itself; and it keeps times, events and texts of what it does."""
+    """Numba's passes, one after the other. Numba's own manager finds the lifetimes of all variables anew after each of
+    them, for which nobody asks before the last one, which does so itself; and it keeps times, events and texts of what
+    it does."""
 
     def __init__(self, passes: Sequence[type]) -> None:
         super().__init__("nopython")
@@ -102,8 +103,8 @@ def _passes(*steps: type) -> _Passes:
 
 
 def _untyped(state: Any, inlining: type) -> list[type]:
-    """Those of Numba's passes before types are found that such code needs: without `with`, exceptions with values and loops over tuples
-    of several types; those for functions within functions where there are any."""
+    """Those of Numba's passes before types are found that such code needs: without `with`, exceptions with values and
+    loops over tuples of several types; those for functions within functions where there are any."""
     nested = any(isinstance(constant, CodeType) for constant in state.func_id.code.co_consts)
     return [untyped_passes.TranslateByteCode, untyped_passes.FixupArgs, untyped_passes.IRProcessing,
             *([untyped_passes.InlineClosureLikes] if nested else []),
@@ -133,13 +134,15 @@ class Outermost(compiler.Compiler):
 
 
 _signatures: dict[tuple[int, Any], tuple[Any, Any]] = {}
-"""What calls of functions that Numba knows by name came to, by function and types; and the functions, which so stay where they are."""
+"""What calls of functions that Numba knows by name came to, by function and types; and the functions, which so stay
+where they are."""
 
 
 @contextlib.contextmanager
 def resolved_once(context: Any) -> Iterator[None]:
-    """While this lasts, a call of one of Numba's functions (operators, mathematics) is looked up among its many forms once for each
-    combination of types. Whoever enters holds the compiler's lock: no code but ours is typed meanwhile."""
+    """While this lasts, a call of one of Numba's functions (operators, mathematics) is looked up among its many forms
+    once for each combination of types. Whoever enters holds the compiler's lock: no code but ours is typed
+    meanwhile."""
     resolve = context.resolve_function_type
 
     def once(function: Any, args: Any, kws: Any) -> Any:

@@ -7,7 +7,7 @@ import numpy as np
 
 from . import pool as pools
 from .boards import AT_HOST, LATE, PARKED, PC
-from .driver import driver
+from .driver import Slice
 from .table import Failure, Table
 
 SLICE_NS = 20_000_000
@@ -47,7 +47,9 @@ def run(table: Table, workers: int = 1, *, slice_ns: int = SLICE_NS, stop: Calla
 
 def _run(table: Table, workers: int, slice_ns: int, stop: Callable[[], bool] | None, pool: pools.Pool, root: int,
          words: Callable[[], np.ndarray], seen: Callable[[np.ndarray], None] | None) -> Failure | bool:
-    drive, tasks, count = driver().drive, table.address, len(table.tasks)
+    if table.slice is None:
+        table.slice = Slice()
+    drive, tasks, count = table.slice.run, table.address, len(table.tasks)
     while True:
         state = drive(pool.address, root, count, tasks, pool.allowed(workers), slice_ns)
         if seen is not None:

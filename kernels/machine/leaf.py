@@ -10,10 +10,9 @@ each scalar) and a range. Arguments marked `[r, ...]` arrive cut to rows lo..hi,
 from 0 (a loop from `lo` may index negatively as far as LLVM knows, and then does not vectorise). Arguments marked
 `[w, ...]` are one row per worker: the body sees its own row, an array of one dimension less. The words `lo`, `hi` and
 `worker` in a signature pass those numbers themselves. The word `rest` passes the address of the block's words behind
-those that the body sees: of parameters after it, which code reads that takes any number of them, or what leaves read that
-the body calls by an `Address` among its arguments (see `called.py`).
-The word `numbers` passes a leaf's sizes and strides as one argument with names, a `Numbers`.
-Bodies never raise; a `checked` leaf returns a status, 0 for success.
+those that the body sees: of parameters after it, which code reads that takes any number of them, or what leaves read
+that the body calls by an `Address` among its arguments (see `called.py`). The word `numbers` passes a leaf's sizes and
+strides as one argument with names, a `Numbers`. Bodies never raise; a `checked` leaf returns a status, 0 for success.
 """
 from __future__ import annotations
 
@@ -229,7 +228,8 @@ class Leaf:
         """A hash of everything that shapes the machine code but what compiles it, 16 letters."""
         path = cpu.current()
         named = [p.numbers.names() for p in self.parameters if p.numbers]
-        return content.digest(self._content, path.name, Target.of(path), self.signature, self.same, self.checked, self._key, named)
+        return content.digest(self._content, path.name, Target.of(path), self.signature, self.same, self.checked,
+                              self._key, named)
 
     @functools.cached_property
     def _content(self) -> str:
@@ -261,7 +261,7 @@ class Leaf:
         """What those lines call."""
         return {"body": njit(inline="always", **build.OPTIONS)(self.twin)}
 
-    def _entry(self) -> Callable[[int, int, int, int], int]:
+    def _entry(self) -> Callable[[int, int, int, int], int] | build.Emitted:
         """The function to compile."""
         seen = _seen(self.parameters)
         order = [self.same.get(i, i) for i in range(len(seen))]

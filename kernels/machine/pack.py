@@ -1,8 +1,9 @@
 """The pack: kernels that came with the package, in a file beside its sources. Wheels for some systems have one.
 
-It is a table of objects by their names in the cache, as the cache has them. A name says all that shapes the code, so a kernel of another
-version of the sources is never found; and since code is made for a path, not for a machine, it runs wherever the path does. What the pack
-holds is as trustworthy as the sources it lies among; digests find what was damaged, which is compiled as if it were not there.
+It is a table of objects by their names in the cache, as the cache has them. A name says all that shapes the code, so a
+kernel of another version of the sources is never found; and since code is made for a path, not for a machine, it runs
+wherever the path does. What the pack holds is as trustworthy as the sources it lies among; digests find what was
+damaged, which is compiled as if it were not there.
 """
 from __future__ import annotations
 
@@ -58,7 +59,8 @@ def _unpacked(packed: bytes, size: int) -> bytes:
 
 @functools.cache
 def _table(path: Path) -> tuple[int, dict[str, tuple[int, int, int, str]]] | None:
-    """Where payloads begin, and of each its place, length packed and unpacked, and digest; None without a whole table."""
+    """Where payloads begin, and of each its place, length packed and unpacked, and digest; None without a whole
+    table."""
     head = len(MAGIC) + _DIGEST + 8
     with contextlib.suppress(OSError, zlib.error, ValueError, TypeError), open(path, "rb") as file:
         begins = file.read(head)

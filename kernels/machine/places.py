@@ -28,7 +28,8 @@ def within(first: int, count: int, step: int, limit: int) -> tuple[int, int]:
 
 @intrinsic
 def shaped(_typing: Any, x: Any, shape: Any) -> Any:
-    """The elements of an array in order of memory as an array of another shape (a tuple), which has at most as many of them."""
+    """The elements of an array in order of memory as an array of another shape (a tuple), which has at most as many of
+    them."""
     kind = types.Array(x.dtype, len(shape), "C")
 
     def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:

@@ -1,4 +1,5 @@
-"""Which files of this package a module's code comes from, and a hash of them: its own and those that it imports, directly or not."""
+"""Which files of this package a module's code comes from, and a hash of them: its own and those that it imports,
+directly or not."""
 from __future__ import annotations
 
 import functools
@@ -10,13 +11,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = __name__.rpartition(".machine.")[0]
 _IMPORT = re.compile(r"^[ \t]*from (\.+)([\w.]*) import (\([^)]*\)|[^\n]+)", re.MULTILINE)
-_KEEPING = frozenset({"machine.cache", "machine.pack", "machine.stored", "machine.trust", "machine.sources", "machine.content", "machine.limits"})
+_KEEPING = frozenset({"machine.cache", "machine.pack", "machine.stored", "machine.trust", "machine.sources",
+                      "machine.content", "machine.limits"})
 """What names and keeps code, and does not shape it."""
 
 
 @functools.cache
 def digest(module: str) -> str:
-    """Of a module of this package, by its whole name: a hash of its source and of those of all that it imports from the package, 16 letters."""
+    """Of a module of this package, by its whole name: a hash of its source and of those of all that it imports from the
+    package, 16 letters."""
     found = _closure(module.removeprefix(PACKAGE + "."))
     return hashlib.sha256(b"".join(hashlib.sha256(_text(name)).digest() for name in sorted(found))).hexdigest()[:16]
 

@@ -1,5 +1,5 @@
-"""Machine code in the cache, or in the pack that came with the package: objects that stand alone (`build`), which are linked
-as they are and need no compiler, nor Numba."""
+"""Machine code in the cache, or in the pack that came with the package: objects that stand alone (`build`), which are
+linked as they are and need no compiler, nor Numba."""
 from __future__ import annotations
 
 import functools
@@ -77,4 +77,5 @@ def _link(name: str, payload: bytes) -> Code:
     engine = _engine()
     engine.add_object_file(binding.ObjectFileRef.from_data(made))
     engine.finalize_object()
-    return _linked.setdefault(name, Code(tuple(engine.get_function_address(symbol) for symbol in json.loads(head)["symbols"])))
+    return _linked.setdefault(name, Code(tuple(engine.get_function_address(symbol)
+                                               for symbol in json.loads(head)["symbols"])))

@@ -186,6 +186,8 @@ class Table:
         """Whether there is work for more than one worker: rows in chunks, or tasks."""
         self.boards: Any = None
         """Boards of its own, for running on one worker (`pool.Boards`)."""
+        self.slice: Any = None
+        """What the driver is asked for (`driver.Slice`)."""
         self.main = self.task()
 
     @classmethod

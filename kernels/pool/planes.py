@@ -10,7 +10,6 @@ All of it is the code that the separate leaves run: the bits are those of a prod
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,9 +20,10 @@ from llvmlite import ir
 from ..elementwise.epilogue import Epilogue, Form
 from ..elementwise.loops import FULL, Loops, loaded, stored
 from ..isa import cpu
-from ..isa.vector import WORD, Emitter, as_intrinsic, itemsize, word
+from ..isa.vector import WORD, Emitter, itemsize, word
 from ..machine.call import Address, Out
 from ..machine.called import caller
+from ..machine.emitted import EmittedLeaf, signature_of, words_of
 from ..machine.leaf import Leaf, parse
 from .maximum import halve
 
@@ -110,19 +110,11 @@ def pooler() -> Any:
 
 @functools.cache
 def _leaf(shape: Shape, path: cpu.Cpu) -> Leaf:
-    pool = _pooler(shape, path)
-
-    def pooling(rest, planes, h, w, source, plane, channel):  # type: ignore[no-untyped-def]
-        pool(rest, planes, h, w, source, plane, channel)
-
-    return Leaf(pooling, re.sub(r"\w+", "i8", WORDS), key=f"{shape.key} {path.name}")
-
-
-@functools.cache
-def _pooler(shape: Shape, path: cpu.Cpu) -> Any:
     size = itemsize(shape.dtype)
 
-    def emit(e: Emitter, rest: Any, planes: Any, h: Any, w: Any, source: Any, plane: Any, channel: Any) -> None:
+    def pooling(e: Emitter, at_words: Any, _lo: Any, _hi: Any) -> None:
+        rest, planes, h, w, source, plane, channel = words_of(e, at_words, WORDS)
+
         def array(k: int) -> Any:
             return e.load(e.address(rest, 16 * k), WORD)
 
@@ -146,8 +138,7 @@ def _pooler(shape: Shape, path: cpu.Cpu) -> Any:
             halve(shape.dtype, shape.code, path, put)(e, high, wide, x, e.times(w, size), e.address(maxima, e.times(done, size)), where)
             return [e.address(x, e.times(e.b.mul(h, w), size)), e.b.add(done, block)]
         e.loop(0, planes, 1, [source, e.b.mul(plane, block)], one)
-
-    return as_intrinsic(f"pool_planes_{shape.key}_{path.name}", WORDS, path, emit)
+    return EmittedLeaf(pooling, signature_of(WORDS), key=f"{shape.key}_{path.name}", path=path)
 
 
 def _finish(e: Emitter, then: Form, best: Any, maxima: Any, index: Any, channel: Any, arrays: Sequence[Any],

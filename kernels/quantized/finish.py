@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from typing import Any
 
 from ..dtypes import CODES
@@ -10,9 +9,10 @@ from ..elementwise.epilogue import Epilogue, Form
 from ..elementwise.loops import COLUMN, FULL, ROW, SCALAR, Loops, loaded
 from ..gemm.problem import flat
 from ..isa import cpu
-from ..isa.vector import WORD, Emitter, as_intrinsic, itemsize, word
+from ..isa.vector import WORD, Emitter, itemsize, word
 from ..machine.call import Address, Const, Out
 from ..machine.called import caller
+from ..machine.emitted import EmittedLeaf, signature_of, words_of
 from ..machine.leaf import Leaf, parse
 
 WORDS = "rest, lines, rows, cols, block, block_line, block_row, start, line, row, channel"
@@ -46,17 +46,6 @@ def arguments(epilogue: Epilogue | None, c: Out, channels: str) -> tuple[Out | C
 
 @functools.cache
 def _leaf(form: Form, by_column: bool, path: cpu.Cpu) -> Leaf:
-    apply = _finisher(form, by_column, path)
-
-    def integer_epilogue(rest, lines, rows, cols, block, block_line, block_row, start, line, row,  # type: ignore
-                         channel):
-        apply(rest, lines, rows, cols, block, block_line, block_row, start, line, row, channel)
-
-    return Leaf(integer_epilogue, re.sub(r"\w+", "i8", WORDS), key=f"{form.key} {by_column} {path.name}")
-
-
-@functools.cache
-def _finisher(form: Form, by_column: bool, path: cpu.Cpu) -> Any:
     kinds, dtypes, result = form.kinds, ["int32", *form.dtypes], form.exprs[0].dtype
     lies = {"full": FULL, "scalar": SCALAR, "channel": ROW if by_column else COLUMN}
     loops = Loops(form.exprs, tuple(range(len(kinds) + 1)), tuple(dtypes), (FULL, *(lies[kind] for kind in kinds)), 2)
@@ -64,8 +53,8 @@ def _finisher(form: Form, by_column: bool, path: cpu.Cpu) -> Any:
     def place(e: Emitter, base: Any, index: Any, dtype: str) -> Any:
         return e.address(base, e.times(index, itemsize(CODES[dtype])))
 
-    def emit(e: Emitter, rest: Any, lines: Any, rows: Any, cols: Any, block: Any, block_line: Any, block_row: Any,
-             start: Any, line: Any, row: Any, channel: Any) -> None:
+    def integer_epilogue(e: Emitter, at_words: Any, _lo: Any, _hi: Any) -> None:
+        rest, lines, rows, cols, block, block_line, block_row, start, line, row, channel = words_of(e, at_words, WORDS)
         zero = word(0)
         c, *operands = [e.load(e.address(rest, 16 * i), WORD) for i in range(1 + len(kinds))]
         scalars = loaded(e, e.address(rest, 16 * (1 + len(kinds))), form.exprs)
@@ -81,4 +70,4 @@ def _finisher(form: Form, by_column: bool, path: cpu.Cpu) -> Any:
             return [e.b.add(at[0], block_line), e.b.add(at[1], line)]
         e.loop(0, lines, 1, [zero, start], lying)
     by = "columns" if by_column else "rows"
-    return as_intrinsic(f"integer_epilogue_{form.key}_{by}_{path.name}", WORDS, path, emit)
+    return EmittedLeaf(integer_epilogue, signature_of(WORDS), key=f"{form.key}_{by}_{path.name}", path=path)

@@ -4,13 +4,13 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..dtypes import ELEMENTS
+from ..dtypes import CODES
 from ..elementwise.coefficients import letters, lift
-from ..elementwise.expr import Expr, Number, Var, flops, key, substitute, variables
+from ..elementwise.expr import Expr, Number, Var, cast, flops, key, substitute, variables
 from ..elementwise.loops import FULL, Loops, loaded
 from ..isa import cpu
 from ..isa.vector import Emitter, as_intrinsic, itemsize
@@ -49,30 +49,33 @@ class RowPass:
 
 
 class Vectors:
-    """Variables by name, and the pass over those that its expressions read."""
+    """Variables by name, and the pass over those that its expressions read. `held`: arrays whose memory has another
+    type than `dtype`, in which everything is computed."""
 
-    def __init__(self, dtype: str) -> None:
-        self.dtype = dtype
+    def __init__(self, dtype: str, held: Mapping[str, str]) -> None:
+        self.dtype, self._held = dtype, held
         self._known: dict[Name, Expr] = {}
 
     def __call__(self, array: str, k: int = 0) -> Expr:
         """The k-th vector of an array's row."""
-        return self._known.setdefault((array, k), Var(len(self._known), self.dtype))
+        return cast(self._known.setdefault((array, k), Var(len(self._known), self._held.get(array, self.dtype))),
+                    self.dtype)
 
     def row_pass(self, outputs: dict[Name, Expr]) -> RowPass:
         """The pass that computes `outputs`."""
         read = variables(*outputs.values())
         names = [name for name, v in self._known.items() if v in read.values()]
-        new = {int(self._known[name].value or 0): Var(i, self.dtype) for i, name in enumerate(names)}
-        return RowPass(tuple(names), tuple(outputs), tuple(substitute(e, new) for e in outputs.values()))
+        new = {int(self._known[name].value or 0): Var(i, self._known[name].dtype) for i, name in enumerate(names)}
+        written = [cast(e, self._held.get(array, self.dtype)) for (array, _), e in outputs.items()]
+        return RowPass(tuple(names), tuple(outputs), tuple(substitute(e, new) for e in written))
 
 
 def row_functions(forms: Sequence[RowPass], arrays: Sequence[str], wide: str, dtype: str, path: cpu.Cpu) -> list[Any]:
     """A Numba-callable `f(n, step, rest, <address of the row of each of the arrays>)` for each of a leaf's passes, of
     which these are the forms: it runs the pass over vectors of n elements.
 
-    The k-th vector of a row begins k * n elements after its address; in the array `wide` it is k * step bytes. rest:
-    the word of that name of the leaf, whose signature ends with `tail`.
+    The k-th vector of a row begins k * n elements after its address; in the array `wide` it is k * step bytes. dtype:
+    names the code. rest: the word of that name of the leaf, whose signature ends with `tail`.
     """
     before = itertools.accumulate((len(letters(*f.exprs)) for f in forms), initial=0)
     return [_row_function(form, at, tuple(arrays), wide, dtype, path) for form, at in zip(forms, before, strict=False)]
@@ -86,17 +89,20 @@ def tail(forms: Sequence[RowPass]) -> str:
 @functools.cache
 def _row_function(what: RowPass, at: int, arrays: tuple[str, ...], wide: str, dtype: str, path: cpu.Cpu) -> Any:
     """at: words of the block between `rest` and the pass's own."""
-    element, size = ELEMENTS[dtype].name, itemsize(dtype)
-    loops = Loops(what.exprs, tuple(range(len(what.inputs))), (element,) * len(what.inputs), (FULL,) * len(what.inputs), 1)
+    read = tuple(v.dtype for v in variables(*what.exprs).values())
+    loops = Loops(what.exprs, tuple(range(len(what.inputs))), read, (FULL,) * len(what.inputs), 1)
 
     def emit(e: Emitter, n: Any, step: Any, rest: Any, *rows: Any) -> None:
-        row, apart = dict(zip(arrays, rows, strict=True)), e.times(n, size)
+        row = dict(zip(arrays, rows, strict=True))
 
-        def place(name: Name) -> Any:
-            array, k = name
-            return e.address(row[array], e.times(step if array == wide else apart, k)) if k else row[array]
+        def places(names: Sequence[Name], dtypes: Iterable[str]) -> list[Any]:
+            found = []
+            for (array, k), dtype in zip(names, dtypes, strict=True):
+                apart = step if array == wide else e.times(n, itemsize(CODES[dtype]))
+                found.append(e.address(row[array], e.times(apart, k)) if k else row[array])
+            return found
         scalars = loaded(e, e.address(rest, 8 * at), what.exprs)
-        loops.row(e, n, [place(name) for name in what.inputs], [place(name) for name in what.outputs], scalars)
+        loops.row(e, n, places(what.inputs, read), places(what.outputs, (x.dtype for x in what.exprs)), scalars)
 
     name = f"recurrent_{what.key}_{at}_{'_'.join(arrays)}_{dtype}_{path.name}"
     return as_intrinsic(name, ", ".join(["n", "step", "rest", *(f"at_{a}" for a in arrays)]), path, emit)

@@ -4,6 +4,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ..gemm.micro import copy
+from ..isa.half import HALVES, narrow_rows, widen_rows
 from ..machine.inner import register_jitable
 from ..machine.leaf import Numbers
 
@@ -51,6 +53,12 @@ class Steps(Numbers):
     gradient: int = 0
     gradient_h: int = 0
     gradient_c: int = 0
+
+
+def between(dtype: str) -> tuple[Any, Any]:
+    """The jitables (rows, n, source, source_row, target, target_row) from memory to scratch, in which 16-bit numbers
+    are float32, and back."""
+    return (widen_rows(dtype), narrow_rows(dtype)) if dtype in HALVES else (copy(dtype), copy(dtype))
 
 
 def row_blocks(batch: int) -> tuple[int, int]:

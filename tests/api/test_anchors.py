@@ -124,14 +124,17 @@ def test_what_is_not_there():
         tileflow.train(net, data=(rows(8), np.zeros(8, np.int64)), anchored_tensors="act")
 
 
-@pytest.mark.parametrize("strategy", [{}, {"strategy": "pipelined", "pipeline_splits": "head", "gradient_accumulation": 4}])
+@pytest.mark.parametrize("strategy",
+                         [{}, {"strategy": "pipelined", "pipeline_splits": "head", "gradient_accumulation": 4}])
 def test_gradients(strategy):
-    """Of a parameter, by its name: those of each micro-batch, under any strategy; the weights are those of a model without, to the bit."""
+    """Of a parameter, by its name: those of each micro-batch, under any strategy; the weights are those of a model
+    without, to the bit."""
     x, y = rows(8), np.array([0, 1, 2, 0, 1, 2, 0, 1])
     results = []
     for anchors in ((), ("act", "Gradient___head.2.bias", "Gradient___first.weight")):
         net = Net()
-        net.load_state_dict({k: np.random.default_rng(5).standard_normal(v.shape).astype(np.float32) for k, v in net.state_dict().items()})
+        net.load_state_dict({k: np.random.default_rng(5).standard_normal(v.shape).astype(np.float32)
+                             for k, v in net.state_dict().items()})
         before = net.state_dict()
         options = {"gradient_accumulation": 2, **strategy, "output_mode": "all", "anchored_tensors": anchors}
         model = tileflow.training_model(net, optimizer=tileflow.optim.SGD(lr=0.5), **options)

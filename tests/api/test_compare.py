@@ -40,7 +40,8 @@ def test_what_is_computed_well(tmp_path: Path) -> None:
 
 
 def test_where_two_runtimes_part_from_float64(tmp_path: Path) -> None:
-    """The difference shows where the digits are taken away, but not by that node alone: what it is fed has lost them before."""
+    """The difference shows where the digits are taken away, but not by that node alone: what it is fed has lost them
+    before."""
     found = tileflow.compare(cancels(tmp_path), peers=["onnx"], rows=5)
     assert set(found.departures) == {"tileflow", "onnx"}
     for name, departure in found.departures.items():
@@ -64,12 +65,13 @@ def test_by_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monk
     assert lines[1].split() == ["output", "tileflow", "onnx"]
     assert lines[3].startswith("tileflow departs at Sub node 'takes away', in c: by ")
     assert lines[3].endswith("compare/tileflow.onnx shows it, with 2 nodes and the inputs in tileflow.npz.")
-    assert {p.name for p in (tmp_path / "compare").iterdir()} == {"tileflow.onnx", "tileflow.npz", "onnx.onnx", "onnx.npz"}
+    assert {p.name for p in (tmp_path / "compare").iterdir()} == {"tileflow.onnx", "tileflow.npz", "onnx.onnx",
+                                                                  "onnx.npz"}
     assert cli.main(["compare", "m.onnx", "--with", "onnx", "--tolerance", "2"]) == 0
     assert "departs" not in capsys.readouterr().out
     for words, says in ((["--with", "torch"], "A model is compared with onnxruntime, openvino, onnx, not 'torch'."),
-                        (["--tolerance", "x"], "must be a number"), (["--rows", "0"], "must be a whole number, at least 1"),
-                        (["--data", "none.npz"], "none.npz")):
+                        (["--tolerance", "x"], "must be a number"),
+                        (["--rows", "0"], "must be a whole number, at least 1"), (["--data", "none.npz"], "none.npz")):
         assert cli.main(["compare", "m.onnx", *words]) == 2
         assert says in capsys.readouterr().err
 
@@ -84,7 +86,8 @@ def test_a_runtime_that_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
                 n.op_type = "Identity"
         return peers.PEERS["onnx"](other, arrays)
     monkeypatch.setitem(peers.PEERS, "wrong", wrong)
-    nodes = [node("MatMul", ["x", "w"], ["a"], "product"), node("Relu", ["a"], ["b"], "first"), node("Neg", ["b"], ["c"], "turn"),
+    nodes = [node("MatMul", ["x", "w"], ["a"], "product"), node("Relu", ["a"], ["b"], "first"),
+             node("Neg", ["b"], ["c"], "turn"),
              node("Relu", ["c"], ["d"], "second"), node("Add", ["d", "b"], ["y"], "sum")]
     path = tmp_path / "m.onnx"
     onnx.save(model_of(nodes, [port("x", ["N", 4])], [port("y", ["N", 3])], {"w": WEIGHTS["w"]}), path)
@@ -94,12 +97,17 @@ def test_a_runtime_that_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_graphs_within_and_whole_numbers(tmp_path: Path) -> None:
-    """What a branch reads of the graph around belongs to the part; values that are no floats are compared as they are."""
-    then = helper.make_graph([node("Add", ["b", "large"], ["t"], "t")], "then", [], [helper.make_tensor_value_info("t", TensorProto.FLOAT, None)])
-    other = helper.make_graph([node("Neg", ["b"], ["e"], "e")], "else", [], [helper.make_tensor_value_info("e", TensorProto.FLOAT, None)])
+    """What a branch reads of the graph around belongs to the part; values that are no floats are compared as they
+    are."""
+    then = helper.make_graph([node("Add", ["b", "large"], ["t"], "t")], "then", [],
+                             [helper.make_tensor_value_info("t", TensorProto.FLOAT, None)])
+    other = helper.make_graph([node("Neg", ["b"], ["e"], "e")], "else", [],
+                              [helper.make_tensor_value_info("e", TensorProto.FLOAT, None)])
     nodes = [node("MatMul", ["x", "w"], ["b"], "product"), node("ArgMax", ["b"], ["n"], "largest", axis=1),
-             helper.make_node("If", ["yes"], ["c"], "choice", then_branch=then, else_branch=other), node("Sub", ["c", "large"], ["y"], "takes away")]
-    proto = model_of(nodes, [port("x", [6, 4])], [port("y", [6, 3]), port("n", [6, 1], "int64")], WEIGHTS | {"yes": np.array(True)})
+             helper.make_node("If", ["yes"], ["c"], "choice", then_branch=then, else_branch=other),
+             node("Sub", ["c", "large"], ["y"], "takes away")]
+    proto = model_of(nodes, [port("x", [6, 4])], [port("y", [6, 3]), port("n", [6, 1], "int64")],
+                     WEIGHTS | {"yes": np.array(True)})
     onnx.save(proto, tmp_path / "m.onnx")
     found = tileflow.compare(tmp_path / "m.onnx", peers="onnx")
     assert found.errors["onnx"]["n"] == 0.0
@@ -108,8 +116,10 @@ def test_graphs_within_and_whole_numbers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("found", "wanted", "error"), [
-    ([1.0, 2.0], [1.0, 2.5], 0.2), ([1.0], [1.0, 2.0], np.inf), ([np.nan, 1.0], [np.nan, 1.0], 0.0), ([np.nan], [1.0], np.inf),
-    ([np.inf, 1.0], [np.inf, 2.0], 0.5), ([np.inf], [-np.inf], np.inf), ([0.0], [0.0], 0.0), ([1e-3], [0.0], np.inf), ([], [], 0.0)])
+    ([1.0, 2.0], [1.0, 2.5], 0.2), ([1.0], [1.0, 2.0], np.inf), ([np.nan, 1.0], [np.nan, 1.0], 0.0),
+    ([np.nan], [1.0], np.inf),
+    ([np.inf, 1.0], [np.inf, 2.0], 0.5), ([np.inf], [-np.inf], np.inf), ([0.0], [0.0], 0.0), ([1e-3], [0.0], np.inf),
+    ([], [], 0.0)])
 def test_errors(found: list[float], wanted: list[float], error: float) -> None:
     assert comparing.error_of(np.array(found, np.float32), np.array(wanted)) == pytest.approx(error)
 

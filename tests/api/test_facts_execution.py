@@ -176,7 +176,8 @@ def test_18_auto_increment_and_what_is_before_the_first_block(begun: bool) -> No
     model = tileflow.training_model(Blocks(begun), gradient_accumulation=7, strategy="pipelined", auto_stage="auto_increment",
                                     auto_round_num_ipus=True)
     program = model.program_for(np.zeros((14, 6), np.float32), np.zeros(14, int))
-    found = {name: n.origin.hints.stage for n in program.micro.nodes if n.origin.role == "forward" for name in n.origin.sources}
+    found = {name: n.origin.hints.stage for n in program.micro.nodes if n.origin.role == "forward"
+             for name in n.origin.sources}
     assert [found[name] for name in ("first", "second", "third")] == [0, 1, 2]
     assert program.staging is not None
     assert program.staging.ipus == (0, 1, 2)

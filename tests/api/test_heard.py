@@ -80,8 +80,8 @@ def test_names_that_do_not_fit(tmp_path, form, parts, says):
     with pytest.raises(DataError) as caught:
         trained(tmp_path, form(**parts, y=Y))
     assert str(caught.value) == says.format("in memory" if form is dict else "Rows") + (
-        "Leave out what is not fed, or name the arrays or columns to use, in the order of the model's inputs, with the option "
-        "inputs. See docs/data-loading.md.")
+        "Leave out what is not fed, or name the arrays or columns to use, in the order of the model's inputs, with the "
+        "option inputs. See docs/data-loading.md.")
 
 
 @pytest.mark.parametrize("names", [("x", "group", "y"), ("group", "x", "y")])

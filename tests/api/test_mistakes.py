@@ -85,7 +85,8 @@ COMMANDS = [
         "resume with the same settings, or start anew in another folder."),
     Row(14, "train linear.onnx --data flowers.npz --out run && train --resume --out run --data far.npz",
         "run/checkpoint.safetensors was made with other data (64 rows, this run has 64; shapes, types or values differ); give the data that the run "
-        "began with, start anew in another folder, or go on all the same with allow_other_data (--allow-other-data). See docs/schedules.md."),
+        "began with, start anew in another folder, or go on all the same with allow_other_data (--allow-other-data). "
+        "See docs/schedules.md."),
     Row(14, "train linear.onnx --data flowers.npz --out run && train unscoped.onnx --resume --out run",
         "run/checkpoint.safetensors belongs to another model: operators, attributes, names or sizes of its graph, or what of it is trained, differ; "
         "give the model that the run began with, or start anew in another folder. See docs/schedules.md."),
@@ -141,9 +142,10 @@ COMMANDS = [
         "Batch normalisation was folded into the weights of '/conv1/Conv': what is trained is another network, which learns worse; export the "
         "network for training, so that its batch normalisation stays.", 0),
     Row(10, "train linear.onnx --data flowers.npz --lr 0.1", "Unknown argument '--lr'; did you mean --learning-rate?"),
-    Row(10, "train linear.onnx --data flowers.npz --patience 3", "Unknown argument '--patience'; did you mean --early-stopping?"),
-    Row(0, "train linear.onnx --data flowers.npz --early-stopping 3 --monitor val_f1", "EarlyStopping monitors val_f1, which this "
-        "run does not measure and has no test data; it measures loss, accuracy, learning_rate."),
+    Row(10, "train linear.onnx --data flowers.npz --patience 3",
+        "Unknown argument '--patience'; did you mean --early-stopping?"),
+    Row(0, "train linear.onnx --data flowers.npz --early-stopping 3 --monitor val_f1",
+        "EarlyStopping monitors val_f1, which this run does not measure and has no test data; it measures loss, accuracy, learning_rate."),
     Row(10, "train linear.onnx --data flowers.npz --batch-size 8", "Unknown argument '--batch-size'; did you mean --micro-batch-size?"),
     Row(10, "compile open.onnx --training --micro-batch-size 4",
         "open.onnx: the sizes of 'T' (x: float32[N, T, 4]) are open; give them: dims={\"T\": 128}, on the command line --dims T=128."),
@@ -304,8 +306,8 @@ CALLS = [
          "give SGD what it should use, or leave one of them out."),
     Call(10, lambda: tileflow.training_model(nn.Linear(4, 3), micro_batch_size=5)(*XY), ShapeError,
          "Invalid batch dimension: the input [32, 4] has 32 rows, but micro_batch_size was set, so that a call takes 5: micro_batch_size (5) * "
-         "device_iterations (1) * gradient_accumulation (1); give as many, or leave micro_batch_size out, and it follows from the first call. "
-         "See docs/batching.md."),
+         "device_iterations (1) * gradient_accumulation (1); give as many, or leave micro_batch_size out, and it "
+         "follows from the first call. See docs/batching.md."),
     Call(10, lambda: tileflow.train("linear.onnx", data=XY, optimizer=tileflow.optim.SGD), OptionError,
          f"optimizer must be a name ({', '.join(OPTIMIZERS)}) or an optimizer such as tileflow.optim.SGD(lr=0.1), "
          "not the class SGD."),
@@ -321,8 +323,8 @@ CALLS = [
          "callbacks takes objects of tileflow.callbacks.Callback, not builtin_function_or_method."),
     Call(10, lambda: called_twice(XY[0][:4], XY[0][:8]), ShapeError,
          "Invalid batch dimension: the input [8, 4] has 8 rows, but micro_batch_size was set, so that a call takes 4: micro_batch_size (4) * "
-         "device_iterations (1) * gradient_accumulation (1); give as many, or leave micro_batch_size out, and it follows from the first call. "
-         "See docs/batching.md."),
+         "device_iterations (1) * gradient_accumulation (1); give as many, or leave micro_batch_size out, and it "
+         "follows from the first call. See docs/batching.md."),
     Call(0, lambda: tileflow.inference_model(nn.Linear), ModelError,
          "A model is the path of an ONNX file, what tileflow.load returns, or a network of layers, not the class Linear."),
     Call(0, lambda: tileflow.train("linear.onnx", data=[*XY]), DataError,
@@ -331,8 +333,8 @@ CALLS = [
     Call(0, lambda: tileflow.training_model("linear.onnx", loss=3), OptionError,
          f"A loss is a name ({', '.join(LOSSES)}) or a function (builder, outputs) -> loss, not int."),
     Call(0, lambda: tileflow.train("linear.onnx", data=XY, reporter=print), OptionError,
-         "reporter must have a method say, which builtin_function_or_method has not; callbacks=[...] takes callbacks, and progress=True shows "
-         "bars and lines."),
+         "reporter must have a method say, which builtin_function_or_method has not; callbacks=[...] takes callbacks, "
+         "and progress=True shows bars and lines."),
     Call(10, lambda: tileflow.compile("linear.onnx", inputs=[(16, 4)]), OptionError,
          "inputs are for a network of layers; an ONNX file declares its own: give micro_batch_size, and dims for open sizes."),
     Call(10, lambda: tileflow.compile("linear.onnx", allow_out_of_memory=True), OptionError,
@@ -382,5 +384,6 @@ def test_what_the_sentences_advise(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_every_point_that_can_be_seen_has_a_row():
-    """Of the twenty, the eighth alone says nothing: a rule that no longer fires leaves right numbers (tests/host/test_rules.py)."""
+    """Of the twenty, the eighth alone says nothing: a rule that no longer fires leaves right numbers
+    (tests/host/test_rules.py)."""
     assert {r.point for r in (*COMMANDS, *CALLS)} >= set(range(1, 21)) - {8}

@@ -39,17 +39,21 @@ def test_every_variable_is_told():
 
 
 def test_a_trace(tmp_path: Path):
-    """Calls, compiling, batches and checkpoints, with a user's own marks, by threads, in microseconds from its begin."""
+    """Calls, compiling, batches and checkpoints, with a user's own marks, by threads, in microseconds from its
+    begin."""
     path = tmp_path / "inner" / "trace.json"
     with tileflow.trace(path), spans.span("mine"):
         model = tileflow.training_model(network())
-        for x, y in tileflow.DataLoader(tileflow.Options(micro_batch_size=4, prefetch=2), (np.ones((16, 4), np.float32), np.zeros(16, np.int64))):
+        for x, y in tileflow.DataLoader(tileflow.Options(micro_batch_size=4, prefetch=2),
+                                        (np.ones((16, 4), np.float32), np.zeros(16, np.int64))):
             model(x, y)
         tileflow.save_state(model.state_dict(), tmp_path / "state.safetensors")
     events = json.loads(path.read_text())["traceEvents"]
     spent = [e for e in events if e["ph"] == "X"]
-    count = {name: sum(e["name"] == name for e in spent) for name in ("mine", "compile", "training call", "make a batch", "write state.safetensors")}
-    assert count == {"mine": 1, "compile": 1, "training call": 4, "make a batch": count["make a batch"], "write state.safetensors": 1}
+    count = {name: sum(e["name"] == name for e in spent)
+             for name in ("mine", "compile", "training call", "make a batch", "write state.safetensors")}
+    assert count == {"mine": 1, "compile": 1, "training call": 4, "make a batch": count["make a batch"],
+                     "write state.safetensors": 1}
     assert count["make a batch"] >= 4
     assert {e["cat"] for e in spent} <= set(spans.KINDS)
     mine = next(e for e in spent if e["name"] == "mine")
@@ -62,9 +66,11 @@ def test_a_trace(tmp_path: Path):
         assert not spans.is_open()
 
 
-@pytest.mark.parametrize(("threads", "strategy"), [(1, {}), (2, {}), (3, {"strategy": "pipelined", "auto_pipeline": 2, "gradient_accumulation": 4})])
+@pytest.mark.parametrize(("threads", "strategy"), [(1, {}), (2, {}), (3, {"strategy": "pipelined", "auto_pipeline": 2,
+                                                                          "gradient_accumulation": 4})])
 def test_a_trace_shows_rows_by_name_and_changes_no_number(tmp_path: Path, threads: int, strategy: dict[str, Any]):
-    """Forward, backward and update, within the call's span, one after the other in each task; none without being asked."""
+    """Forward, backward and update, within the call's span, one after the other in each task; none without being
+    asked."""
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((4, 4)).astype(np.float32), rng.integers(0, 3, 4)
     net = network()
@@ -145,12 +151,14 @@ def test_the_log_is_silent_until_it_is_asked_for(caplog: pytest.LogCaptureFixtur
 def test_a_process(tmp_path: Path):
     """All variables at once, for a script that knows none of them; a wrong one is said."""
     script = "import numpy as np, tileflow\nfrom tileflow import nn\ntileflow.inference_model(nn.Linear(4, 2))(np.ones((2, 4), np.float32))\n"
-    given = {"TILEFLOW_TRACE": str(tmp_path / "trace.json"), "TILEFLOW_AUTO_REPORT": str(tmp_path / "reports"), "TILEFLOW_LOG_LEVEL": "debug"}
-    done = subprocess.run([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": str(ROOT), **given}, capture_output=True, text=True,
-                          check=True)
+    given = {"TILEFLOW_TRACE": str(tmp_path / "trace.json"), "TILEFLOW_AUTO_REPORT": str(tmp_path / "reports"),
+             "TILEFLOW_LOG_LEVEL": "debug"}
+    done = subprocess.run([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": str(ROOT), **given},
+                          capture_output=True, text=True, check=True)
     assert "[tileflow.compile] [DEBUG] A program was compiled in" in done.stderr
     assert (tmp_path / "reports" / "inference" / "report.json").is_file()
     assert "inference call" in (tmp_path / "trace.json").read_text()
-    done = subprocess.run([sys.executable, "-c", "import tileflow"], env={**os.environ, "PYTHONPATH": str(ROOT), "TILEFLOW_LOG_LEVEL": "loud"},
+    done = subprocess.run([sys.executable, "-c", "import tileflow"],
+                          env={**os.environ, "PYTHONPATH": str(ROOT), "TILEFLOW_LOG_LEVEL": "loud"},
                           capture_output=True, text=True, check=True)
     assert "TILEFLOW_LOG_LEVEL='loud', which is no level" in done.stderr

@@ -62,7 +62,8 @@ def test_rows_are_well_formed() -> None:
         assert len(set(names)) == len(names), row.id
         assert row.kind == "network" or len(names) >= 3, f"{row.id} needs several shapes"
     words = {word for row in rows for word in row.case}
-    assert words == {"gemm", "half", "conv", "pointwise", "update", "attention", "recurrent", "mnist", "resnet", "transformer", "int8", "trees"}
+    assert words == {"gemm", "half", "conv", "pointwise", "update", "attention", "recurrent", "mnist", "resnet",
+                     "transformer", "int8", "trees", "training"}
 
 
 def test_a_row_has_the_bound_of_its_path() -> None:
@@ -73,9 +74,9 @@ def test_a_row_has_the_bound_of_its_path() -> None:
 def test_small_shapes_have_operands_of_their_type_and_cost_something() -> None:
     for row in cases().rows:
         for subject in (problem(row.kind, shape) for shape in row.shapes):
-            if row.kind not in ("network", "update") and 0 < subject.nbytes() < 1 << 22:
+            if row.kind not in ("network", "module", "update") and 0 < subject.nbytes() < 1 << 22:
                 assert {a.dtype.name for a in subject.arrays().values() if a.dtype.kind not in "iu"} <= {subject.dtype}
-            assert row.kind == "network" or max(subject.flops(), subject.nbytes()) > 0
+            assert row.kind in ("network", "module") or max(subject.flops(), subject.nbytes()) > 0
 
 
 # ---- kinds: the float64 check tells right from wrong -----------------------------------------------------------------------------
@@ -313,7 +314,8 @@ def test_what_the_bridge_adds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_one_of_several_processes_measures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(processes, "CASES", {"small": (2, lambda rng, rows: (nn.Linear(3, 10), rng.random((rows, 3), np.float32)))})
+    monkeypatch.setattr(processes, "CASES",
+                        {"small": (2, lambda rng, rows: (nn.Linear(3, 10), rng.random((rows, 3), np.float32)))})
     monkeypatch.setenv("NUMBA_NUM_THREADS", "1")
     processes._child("small", tmp_path / "seconds.json")
     found = json.loads((tmp_path / "seconds.json").read_text())

@@ -1,4 +1,5 @@
-"""Averages of weights and layers that wait: PyTorch's equations, the same bits for every number of updates of a call, resumed and measured."""
+"""Averages of weights and layers that wait: PyTorch's equations, the same bits for every number of updates of a call,
+resumed and measured."""
 from __future__ import annotations
 
 import json
@@ -49,16 +50,19 @@ class Seen(Callback):
 
 @pytest.mark.parametrize(("average", "numpy"), [
     (s.ema(0.9), lambda old, new, i: new if i == 0 else 0.9 * old + 0.1 * new),
-    (s.ema(0.9, start=5, warmup=True), lambda old, new, i: new if i <= 5 else old + (new - old) * (1 - min(0.9, (i - 4) / (i + 5)))),
+    (s.ema(0.9, start=5, warmup=True),
+     lambda old, new, i: new if i <= 5 else old + (new - old) * (1 - min(0.9, (i - 4) / (i + 5)))),
     (s.ema(0.5, start=10), lambda old, new, i: new if i <= 10 else 0.5 * old + 0.5 * new),
-    (s.swa(20, every=5), lambda old, new, i: new if i < 20 else old if (i + 1) % 5 else old + (new - old) / ((i + 1 - 20) // 5 + 1)),
+    (s.swa(20, every=5),
+     lambda old, new, i: new if i < 20 else old if (i + 1) % 5 else old + (new - old) / ((i + 1 - 20) // 5 + 1)),
     (0.75, lambda old, new, i: 0.75 * old + 0.25 * new)], ids=["ema", "ema warm", "ema later", "swa", "a number"])
 def test_averages_are_numpys(average: Any, numpy: Any, tmp_path: Path) -> None:
     """Of the weights that the same run has without averages."""
     seen = Seen()
     train(tmp_path / "plain", optimizer=optim.AdamW(lr=0.02), callbacks=seen)
     nn.manual_seed(1)
-    wanted = {n: a.astype(np.float64) for n, a in nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).state_dict().items()}
+    wanted = {n: a.astype(np.float64)
+              for n, a in nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).state_dict().items()}
     for i, weights in enumerate(seen.after):
         wanted = {n: numpy(wanted[n], w, i) for n, w in weights.items()}
     result = train(tmp_path / "averaged", optimizer=optim.AdamW(lr=0.02, average=average))
@@ -85,13 +89,16 @@ def test_when_the_mean_is_taken() -> None:
 
 
 OPTIONS: tuple[dict[str, Any], ...] = (
-    dict(average="ema", ema_decay=0.9), dict(average="swa", swa_start=0.5), dict(average="ema", ema_decay=0.9, gradient_accumulation=3),
-    dict(average="ema", precision="16-mixed"), dict(average="swa", swa_start=10, precision="bf16-true", master_weights="remainder"),
+    dict(average="ema", ema_decay=0.9), dict(average="swa", swa_start=0.5),
+    dict(average="ema", ema_decay=0.9, gradient_accumulation=3),
+    dict(average="ema", precision="16-mixed"),
+    dict(average="swa", swa_start=10, precision="bf16-true", master_weights="remainder"),
     dict(average="ema", ema_decay=0.5, optimizer="sgd", momentum=0.9, learning_rate=0.1))
 
 
 @pytest.mark.parametrize("options", [OPTIONS[0], OPTIONS[4], *(pytest.param(o, marks=pytest.mark.exhaustive)
-                                                               for i, o in enumerate(OPTIONS) if i not in (0, 4))], ids=str)
+                                                               for i, o in enumerate(OPTIONS) if i not in (0, 4))],
+                                                               ids=str)
 def test_the_same_bits_for_every_call(options: dict[str, Any], tmp_path: Path) -> None:
     """And when the run is stopped in the middle, and with threads: weights, what is measured, the checkpoint."""
     found = []
@@ -106,9 +113,11 @@ def test_the_same_bits_for_every_call(options: dict[str, Any], tmp_path: Path) -
 
 def test_what_is_measured_and_written(tmp_path: Path) -> None:
     """The averages, everywhere but in what the run goes on with."""
-    options: dict[str, Any] = dict(data="digits", max_batches=20, epochs=2, average="ema", ema_decay=0.8, keep_best=True)
+    options: dict[str, Any] = dict(data="digits", max_batches=20, epochs=2, average="ema", ema_decay=0.8,
+                                   keep_best=True)
     result = tileflow.train("digits_cnn.onnx", out=str(tmp_path), **options)
-    plain = tileflow.train("digits_cnn.onnx", out=str(tmp_path / "plain"), **{n: x for n, x in options.items() if n not in ("average", "ema_decay")})
+    plain = tileflow.train("digits_cnn.onnx", out=str(tmp_path / "plain"),
+                           **{n: x for n, x in options.items() if n not in ("average", "ema_decay")})
     assert any(not np.array_equal(w, plain.weights[n]) for n, w in result.weights.items())
     assert result.history["loss"].tolist() == plain.history["loss"].tolist()          # the training does not know of them
     assert result.evaluate()["loss"] == pytest.approx(result.history["test_loss"][-1])
@@ -125,7 +134,8 @@ def test_layers_that_wait(calls: int, tmp_path: Path) -> None:
     """They stay as they are until their update, whatever the calls; then they are trained."""
     def run(folder: str, updates: int) -> tileflow.TrainResult:
         groups = [{"params": "0.*", "lr": s.per_epoch(s.unfreeze(0.05, 1))}]
-        return train(tmp_path / folder, optimizer=optim.AdamW(lr=0.02, groups=groups), device_iterations=calls, max_updates=updates)
+        return train(tmp_path / folder, optimizer=optim.AdamW(lr=0.02, groups=groups), device_iterations=calls,
+                     max_updates=updates)
     nn.manual_seed(1)
     start = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).state_dict()
     before, after = run("a", 30), run("b", 31)
@@ -136,9 +146,11 @@ def test_layers_that_wait(calls: int, tmp_path: Path) -> None:
 
 def test_what_cannot_be(tmp_path: Path) -> None:
     for make, says in ((lambda: optim.SGD(lr=0.1, average=1.5), r"average must be at most 1, got 1\.5"),
-                       (lambda: s.ema(1.0), "ema: decay must be a share below 1"), (lambda: s.swa(1.5), "swa: start must be a whole number"),
+                       (lambda: s.ema(1.0), "ema: decay must be a share below 1"),
+                       (lambda: s.swa(1.5), "swa: start must be a whole number"),
                        (lambda: tileflow.Options(swa_start=1.5), "Option swa_start must be a whole number"),
-                       (lambda: train(tmp_path, ema_decay=0.5), "Option ema_decay has no effect with the average none; it is for ema")):
+                       (lambda: train(tmp_path, ema_decay=0.5),
+                        "Option ema_decay has no effect with the average none; it is for ema")):
         with pytest.raises(OptionError, match=says):
             make()
     model = tileflow.training_model(nn.Linear(4, 3), optimizer=optim.SGD(lr=0.1, average=s.ema(0.9)))

@@ -39,7 +39,8 @@ def _changed_in(function: ast.FunctionDef) -> list[str]:
     for node in ast.walk(function):
         targets: list[ast.expr] = []
         if isinstance(node, ast.Assign):
-            targets = [t for target in node.targets for t in (target.elts if isinstance(target, ast.Tuple) else [target])]
+            targets = [t for target in node.targets
+                       for t in (target.elts if isinstance(target, ast.Tuple) else [target])]
         elif isinstance(node, (ast.AugAssign, ast.AnnAssign)):
             targets = [node.target]
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in MUTATORS:
@@ -57,7 +58,8 @@ def forgotten(cls: type[Callback]) -> set[str]:
     kept = set(cls.remembered) | set(cls.transient)
     for one in cls.__mro__:
         if "state" in vars(one) and one is not Callback:
-            kept |= {n.attr for n in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(one.state)))) if isinstance(n, ast.Attribute)}
+            kept |= {n.attr for n in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(one.state))))
+                     if isinstance(n, ast.Attribute)}
             assert "restore" in vars(one), f"{one.__name__} has a state that nobody restores"
     return changed(cls) - kept
 

@@ -1,5 +1,5 @@
-"""When runs end, rates fall and checkpoints are kept: the cases of Keras' and Lightning's own tests, their inputs and what is expected of them, in
-runs of ours; and Keras itself over drawn figures, where it is installed."""
+"""When runs end, rates fall and checkpoints are kept: the cases of Keras' and Lightning's own tests, their inputs and
+what is expected of them, in runs of ours; and Keras itself over drawn figures, where it is installed."""
 from __future__ import annotations
 
 import os
@@ -49,7 +49,8 @@ class Weights(Callback):
 def run(folder: Path, values: Sequence[float], *callbacks: Callback, **options: Any) -> tileflow.TrainResult:
     """A run whose epochs have these values of the metric."""
     nn.manual_seed(0)
-    settings: dict[str, Any] = dict(data=((X, Y), (X[:4], Y[:4])), metrics=[Scripted(values)], micro_batch_size=4, epochs=len(values),
+    settings: dict[str, Any] = dict(data=((X, Y), (X[:4], Y[:4])), metrics=[Scripted(values)], micro_batch_size=4,
+                                    epochs=len(values),
                                     out=str(folder), optimizer="sgd", learning_rate=0.1, callbacks=[*callbacks])
     return tileflow.train(nn.Linear(3, 2), **settings | options)
 
@@ -66,7 +67,8 @@ def test_keras_patience(patience: int, tmp_path: Path) -> None:
     assert result.stopped == "val_scripted has not improved on 8 (epoch 3) since"
 
 
-@pytest.mark.parametrize(("values", "patience", "epoch"), [([6, 5, 5, 5, 5, 5], 3, 4), ([6, 5, 4, 4, 3, 3], 1, 3), ([6, 5, 6, 5, 5, 5], 3, 4)])
+@pytest.mark.parametrize(("values", "patience", "epoch"),
+                         [([6, 5, 5, 5, 5, 5], 3, 4), ([6, 5, 4, 4, 3, 3], 1, 3), ([6, 5, 6, 5, 5, 5], 3, 4)])
 def test_lightnings_patience(values: list[float], patience: int, epoch: int, tmp_path: Path) -> None:
     """Lightning, test_early_stopping_patience"""
     stopper = EarlyStopping("val_scripted", mode="min", patience=patience)
@@ -89,11 +91,13 @@ class Stops(Callback):
     ([0.9, 0.8, 0.7, 0.71, 0.72, 0.73], dict(patience=5, baseline=0.5), [Stops(3)], 4, 2),
     ([0.3, 0.2, 0.1], dict(patience=2), [], 3, 2),
 ], ids=["patience", "baseline", "another stops", "best last"])
-def test_keras_best_weights(values: list[float], more: dict[str, Any], others: list[Callback], epochs: int, best: int, tmp_path: Path) -> None:
-    """Keras, test_early_stopping_final_weights_when_restoring_model_weights; the run's checkpoint keeps the last ones, and the
-    model's file has the best."""
+def test_keras_best_weights(values: list[float], more: dict[str, Any], others: list[Callback], epochs: int, best: int,
+                            tmp_path: Path) -> None:
+    """Keras, test_early_stopping_final_weights_when_restoring_model_weights; the run's checkpoint keeps the last ones,
+    and the model's file has the best."""
     seen = Weights()
-    result = run(tmp_path, values, seen, EarlyStopping("val_scripted", mode="min", restore_best_weights=True, **more), *others)
+    result = run(tmp_path, values, seen, EarlyStopping("val_scripted", mode="min", restore_best_weights=True, **more),
+                 *others)
     assert len(result.epochs) == epochs
     for name, array in result.weights.items():
         assert np.array_equal(array, seen.after[best][name])
@@ -101,8 +105,10 @@ def test_keras_best_weights(values: list[float], more: dict[str, Any], others: l
 
 
 @pytest.mark.parametrize(("mode", "monitor", "least"), [
-    ("max", "val_mae", False), ("min", "val_loss", True), ("auto", "val_mae", True), ("auto", "loss", True), ("auto", "accuracy", False),
-    ("auto", "val_accuracy", False), ("auto", "val_f1", False), ("auto", "test_top5", False), ("auto", "val_r2", False), ("auto", "val_rmse", True)])
+    ("max", "val_mae", False), ("min", "val_loss", True), ("auto", "val_mae", True), ("auto", "loss", True),
+    ("auto", "accuracy", False),
+    ("auto", "val_accuracy", False), ("auto", "val_f1", False), ("auto", "test_top5", False), ("auto", "val_r2", False),
+    ("auto", "val_rmse", True)])
 def test_which_way_is_better(mode: str, monitor: str, least: bool) -> None:
     """Keras, test_early_stopping, with the metrics that we have"""
     assert EarlyStopping(monitor, mode).least == least
@@ -127,7 +133,8 @@ def test_it_is_used_again(tmp_path: Path) -> None:
 # ---- learning rates
 
 @pytest.mark.parametrize(("more", "epochs", "rate"), [
-    (dict(patience=1, factor=0.1, min_delta=100), 2, 0.01), (dict(patience=1, factor=0.1, min_delta=10, min_lr=0.005), 4, 0.005),
+    (dict(patience=1, factor=0.1, min_delta=100), 2, 0.01),
+    (dict(patience=1, factor=0.1, min_delta=10, min_lr=0.005), 4, 0.005),
     (dict(patience=1, factor=0.1, min_delta=100, cooldown=2), 4, 0.001)], ids=["reduces", "min_lr", "cooldown"])
 def test_keras_reductions(more: dict[str, Any], epochs: int, rate: float, tmp_path: Path) -> None:
     """Keras, test_reduces_lr_with_model_fit, test_honors_min_lr, test_cooldown"""
@@ -159,8 +166,8 @@ def test_keras_itself(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     values, mode = (draw.integers(1, 12, 25) / 8).tolist(), ("min", "max")[seed % 2]
     early: dict[str, Any] = dict(patience=int(draw.integers(0, 5)), min_delta=float(draw.choice([0, 0.125])), mode=mode,
                                  start_from_epoch=int(draw.integers(0, 4)), baseline=draw.choice([None, 0.75]))
-    lower: dict[str, Any] = dict(patience=int(draw.integers(1, 4)), factor=0.5, cooldown=int(draw.integers(0, 3)), min_delta=0.125, min_lr=0.002,
-                                 mode=mode)
+    lower: dict[str, Any] = dict(patience=int(draw.integers(1, 4)), factor=0.5, cooldown=int(draw.integers(0, 3)),
+                                 min_delta=0.125, min_lr=0.002, mode=mode)
     model = SimpleNamespace(stop_training=False, optimizer=SimpleNamespace(learning_rate=0.1))
     stopper, reducer = keras.callbacks.EarlyStopping("scripted", **early), keras.callbacks.ReduceLROnPlateau("scripted", **lower)
     rates = []
@@ -185,7 +192,8 @@ def test_keras_itself(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 LOSSES = [10, 9, 2.8, 5, 2.5]
 
 
-@pytest.mark.parametrize(("top", "epochs"), [(-1, [0, 1, 2, 3, 4]), (1, [4]), (2, [2, 4]), (4, [1, 2, 3, 4]), (3, [2, 3, 4]), (0, [])])
+@pytest.mark.parametrize(("top", "epochs"),
+                         [(-1, [0, 1, 2, 3, 4]), (1, [4]), (2, [2, 4]), (4, [1, 2, 3, 4]), (3, [2, 3, 4]), (0, [])])
 def test_lightnings_best(top: int, epochs: list[int], tmp_path: Path) -> None:
     """Lightning, test_model_checkpoint_options"""
     keeper = ModelCheckpoint("val_scripted", "min", save_top_k=top, filename="epoch={epoch}")
@@ -198,7 +206,8 @@ def test_lightnings_best(top: int, epochs: list[int], tmp_path: Path) -> None:
         assert keeper.best.value == 2.5
 
 
-@pytest.mark.parametrize(("values", "kept"), [([np.nan, 2.0], 2), ([1.0, np.nan], 1), ([2.0, 2.0], 1), ([3.0, 2.0, 2.5], 2)])
+@pytest.mark.parametrize(("values", "kept"),
+                         [([np.nan, 2.0], 2), ([1.0, np.nan], 1), ([2.0, 2.0], 1), ([3.0, 2.0, 2.5], 2)])
 def test_what_is_no_number_is_worst(values: list[float], kept: int, tmp_path: Path) -> None:
     keeper = ModelCheckpoint("val_scripted", "min", filename="{epoch}")
     run(tmp_path, values, keeper)
@@ -207,13 +216,15 @@ def test_what_is_no_number_is_worst(values: list[float], kept: int, tmp_path: Pa
 
 def test_without_a_figure(tmp_path: Path) -> None:
     """The newest, or all, every so many epochs or updates (an epoch has two)."""
-    run(tmp_path, [1.0] * 5, ModelCheckpoint(filename="a{epoch}"), ModelCheckpoint(save_top_k=-1, every_n_epochs=2, filename="b{epoch}"),
+    run(tmp_path, [1.0] * 5, ModelCheckpoint(filename="a{epoch}"),
+        ModelCheckpoint(save_top_k=-1, every_n_epochs=2, filename="b{epoch}"),
         ModelCheckpoint(save_top_k=-1, every_n_updates=3, filename="c{updates}"), device_iterations=2)
     names = sorted(p.stem for p in tmp_path.glob("*.safetensors"))
     assert names == ["a5", "b2", "b4", "c3", "c6", "c9", "checkpoint"]
     with pytest.raises(OptionError, match="without a figure to monitor save_top_k must be 1"):
         ModelCheckpoint(save_top_k=2)
-    with pytest.raises(OptionError, match=r"val_loss is not measured every 3 updates; set eval_every to a number that divides it"):
+    with pytest.raises(OptionError,
+                       match=r"val_loss is not measured every 3 updates; set eval_every to a number that divides it"):
         run(tmp_path / "x", [1.0], ModelCheckpoint("val_loss", every_n_updates=3))
 
 

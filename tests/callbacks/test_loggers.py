@@ -26,7 +26,8 @@ X, Y = DRAW.random((40, 1, 6, 5)).astype(np.float32), DRAW.integers(0, 3, 40)
 def train(folder: Path, **options: Any) -> tileflow.TrainResult:
     nn.manual_seed(0)
     net = nn.Sequential(nn.Flatten(), nn.Linear(30, 3))
-    return tileflow.train(net, **dict(data=((X, Y), (X[:12], Y[:12])), micro_batch_size=4, device_iterations=5, epochs=3, out=str(folder)) | options)
+    return tileflow.train(net, **dict(data=((X, Y), (X[:12], Y[:12])), micro_batch_size=4, device_iterations=5,
+                                      epochs=3, out=str(folder)) | options)
 
 
 def test_lines_of_json_and_a_table(tmp_path: Path) -> None:
@@ -65,7 +66,8 @@ def test_a_logger_in_ten_lines(tmp_path: Path) -> None:
     assert len([line for line in code.splitlines() if line.strip()]) <= 10
     space: dict[str, Any] = {}
     exec(code, space)
-    own = next(x for x in space.values() if isinstance(x, type) and issubclass(x, Callback) and x is not Callback)(tmp_path / "own.txt")
+    own = next(x for x in space.values() if isinstance(x, type) and issubclass(x, Callback)
+               and x is not Callback)(tmp_path / "own.txt")
     train(tmp_path / "run", callbacks=own)
     lines = (tmp_path / "own.txt").read_text().splitlines()
     assert len(lines) == 3
@@ -88,7 +90,8 @@ def test_tensorboards_own_reader(tmp_path: Path) -> None:
     log = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     losses = {r["update"]: r["loss"] for r in log if "update" in r}
     assert scalars["update/loss"] == [(u, pytest.approx(losses[u])) for u in range(4, 31, 4)]
-    histogram, = (found.Histograms(tag)[-1] for tag in found.Tags()["histograms"] if tag.startswith("weight/") and "weight" in tag[7:])
+    histogram, = (found.Histograms(tag)[-1]
+                  for tag in found.Tags()["histograms"] if tag.startswith("weight/") and "weight" in tag[7:])
     assert histogram.step == 30
     assert histogram.histogram_value.num == 90 == sum(histogram.histogram_value.bucket)
     assert len(found.Images("inputs/0")) == 1
@@ -110,7 +113,8 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     import sys
     for name in ("tensorboardX", "wandb"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(OptionError, match=r"^Logs for TensorBoard need tensorboardX: pip install 'tileflow-engine\[tensorboard\]'\.$"):
+    with pytest.raises(OptionError,
+                       match=r"^Logs for TensorBoard need tensorboardX: pip install 'tileflow-engine\[tensorboard\]'\.$"):
         train(tmp_path, log="tensorboard")
     with pytest.raises(OptionError, match=r"^Logs to wandb need its package: pip install wandb\.$"):
         train(tmp_path / "b", log="wandb")

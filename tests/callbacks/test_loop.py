@@ -91,7 +91,8 @@ def test_the_order_of_things(tmp_path: Path) -> None:
     first, second = Asks(), Told()
     train(tmp_path, device_iterations=15, epochs=1, test_data=TEST, callbacks=[first, second])
     calls = ["batch 0 after 15", "batch 1 after 30"]
-    assert first.told == ["train begins", "epoch 0 begins", *calls, "evaluated", "epoch 0 ends", "asked", "kept", "checkpoint", "train ends"]
+    assert first.told == ["train begins", "epoch 0 begins", *calls, "evaluated", "epoch 0 ends", "asked", "kept",
+                          "checkpoint", "train ends"]
     assert second.told == [what for what in first.told if what != "asked"]
     kept = json.loads(load_checkpoint(tmp_path / "kept.safetensors").metadata["tileflow"])
     assert kept["callbacks"]["Told"] == {"told": 7}                       # with this moment, though it came after who asked
@@ -128,12 +129,14 @@ def test_a_stop_at_an_update_is_exact(threads: int, tmp_path: Path) -> None:
     found = []
     for calls in CALLS:
         told = Losses()
-        result = train(tmp_path / str(calls), device_iterations=calls, max_updates=37, eval_every=7, test_data=TEST, threads=threads, callbacks=told)
+        result = train(tmp_path / str(calls), device_iterations=calls, max_updates=37, eval_every=7, test_data=TEST,
+                       threads=threads, callbacks=told)
         assert len(result.learning_rates) == 37
         assert result.stopped == "37 updates are done"
         assert len(result.epochs) == 2                                   # the second in the middle of which it ended
         log = (tmp_path / str(calls) / "log.jsonl").read_text()
-        assert [json.loads(line)["evaluation"] for line in log.splitlines() if "evaluation" in line] == [7, 14, 21, 28, 30, 35]
+        assert [json.loads(line)["evaluation"]
+                for line in log.splitlines() if "evaluation" in line] == [7, 14, 21, 28, 30, 35]
         history = {n: a.tolist() for n, a in result.history.items() if n not in ("samples_per_second", "loss_scale")}
         found.append((bits(result), told.losses, log, history))
     assert found[0] == found[1] == found[2]
@@ -180,7 +183,8 @@ def test_a_learning_rate_that_is_set(calls: int, tmp_path: Path) -> None:
     """From the next update on; other groups in proportion; a checkpoint keeps it."""
     def run(folder: str, epochs: int, **more: Any) -> tileflow.TrainResult:
         optimizer = AdamW(lr=0.02, groups=[{"params": "0.*", "lr": 0.002}])
-        return train(tmp_path / folder, epochs=epochs, optimizer=optimizer, device_iterations=calls, callbacks=Halves(), **more)
+        return train(tmp_path / folder, epochs=epochs, optimizer=optimizer, device_iterations=calls, callbacks=Halves(),
+                     **more)
     whole = run("whole", 3)
     assert whole.learning_rates.tolist() == [0.02] * 30 + [0.01] * 30 + [0.005] * 30
     assert whole.model.optimizer.param_groups[1]["lr"] == 0.00025
@@ -205,10 +209,12 @@ def test_what_is_said_of_callbacks_without_a_state(tmp_path: Path) -> None:
     train(tmp_path, callbacks=[Counts(), Losses(), LambdaCallback(on_save=lambda path: None), said])
     found = [s for s in said.sentences if "has no state()" in s]
     assert len(found) == 1
-    assert found[0].startswith("Callback Counts changes calls and has no state(): where the run is resumed, it begins anew.")
+    assert found[0].startswith("Callback Counts changes calls and has no state(): where the run is resumed, it begins "
+                               "anew.")
 
 
-@pytest.mark.parametrize(("hook", "told"), [("on_epoch_begin", 2), ("on_epoch_end", 1), ("on_train_batch_end", 2), ("on_save", 1)])
+@pytest.mark.parametrize(("hook", "told"),
+                         [("on_epoch_begin", 2), ("on_epoch_end", 1), ("on_train_batch_end", 2), ("on_save", 1)])
 def test_a_callback_that_fails(hook: str, told: int, tmp_path: Path) -> None:
     """The others are told all the same, so that the state that is saved is that of all of them; and of the error."""
     failed = []
@@ -248,14 +254,16 @@ def test_a_reporter_goes_on_working(tmp_path: Path) -> None:
         def end_epoch(self, record: Any) -> None:
             self.told.append(record.epoch)
     reporter = Reporter()
-    with pytest.warns(tileflow.TileflowWarning, match=r"^reporter goes on working; callbacks=\[\.\.\.\] does the same and more"):
+    with pytest.warns(tileflow.TileflowWarning,
+                      match=r"^reporter goes on working; callbacks=\[\.\.\.\] does the same and more"):
         train(tmp_path, device_iterations=15, epochs=1, reporter=reporter)
     assert reporter.told == [(1, 1, 2), 30, 30, 1]
 
 
 @pytest.mark.parametrize(("callbacks", "says"), [
     ([EarlyStopping], r"^callbacks takes objects of tileflow\.callbacks\.Callback, not EarlyStopping\.$"),
-    (EarlyStopping("val_loss"), "^EarlyStopping monitors val_loss, which this run does not measure and has no test data; it measures loss, "),
+    (EarlyStopping("val_loss"),
+     "^EarlyStopping monitors val_loss, which this run does not measure and has no test data; it measures loss, "),
     ([LambdaCallback()] * 2, "^The callback LambdaCallback is given twice"),
 ])
 def test_what_is_no_callback(callbacks: Any, says: str, tmp_path: Path) -> None:
@@ -281,8 +289,8 @@ def test_options_ask_for_callbacks(tmp_path: Path, capsys: pytest.CaptureFixture
     """By the command: the best is kept, a log written, the run ended and said to be, and gone on with by its folder."""
     from tileflow import cli
     words = ["train", "digits_cnn.onnx", "--data", "digits", "--out", str(tmp_path / "run"), "--max-batches", "6",
-             "--early-stopping", "3", "--monitor", "val_accuracy", "--keep-best", "--log", "csv", "--eval-every", "4", "--max-updates", "9",
-             "--epochs", "3", "--max-time", "10m"]
+             "--early-stopping", "3", "--monitor", "val_accuracy", "--keep-best", "--log", "csv", "--eval-every", "4",
+             "--max-updates", "9", "--epochs", "3", "--max-time", "10m"]
     assert cli.main(words) == 0, capsys.readouterr().err
     out, err = capsys.readouterr()
     assert "update 4  test loss " in out
@@ -293,15 +301,18 @@ def test_options_ask_for_callbacks(tmp_path: Path, capsys: pytest.CaptureFixture
     assert (tmp_path / "run" / "log.csv").read_text().splitlines()[0].startswith("epoch,updates,loss,accuracy,test_loss,test_accuracy")
     assert cli.main(["train", "--resume", "--out", str(tmp_path / "run"), "--max-updates", "12"]) == 0
     assert len((tmp_path / "run" / "log.csv").read_text().splitlines()) == 3
-    assert cli.main(["train", "digits_cnn.onnx", "--data", "digits", "--log", "nonsense", "--out", str(tmp_path / "other")]) == 2
+    assert cli.main(["train", "digits_cnn.onnx", "--data", "digits", "--log", "nonsense", "--out",
+                     str(tmp_path / "other")]) == 2
     assert "Option log must name loggers (csv, tensorboard, wandb, trackio), not 'nonsense'." in capsys.readouterr().err
 
 
 def test_a_fast_dev_run_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     told = Told()
-    result = tileflow.train("digits_cnn.onnx", data="digits", fast_dev_run=True, keep_best=True, callbacks=told, epochs=50)
-    assert told.told == ["train begins", "epoch 0 begins", "batch 0 after 1", "evaluated", "best", "checkpoint", "train ends"]
+    result = tileflow.train("digits_cnn.onnx", data="digits", fast_dev_run=True, keep_best=True, callbacks=told,
+                            epochs=50)
+    assert told.told == ["train begins", "epoch 0 begins", "batch 0 after 1", "evaluated", "best", "checkpoint",
+                         "train ends"]
     assert len(result.learning_rates) == 1
     assert not list(tmp_path.iterdir())
     assert not result.folder.exists()
@@ -332,19 +343,23 @@ def test_time_that_is_over(tmp_path: Path) -> None:
 
 
 def test_updates_say_how_many_epochs(tmp_path: Path) -> None:
-    """Where nothing else does; a schedule then ends with them, and a run that is resumed goes on as far as is asked for."""
+    """Where nothing else does; a schedule then ends with them, and a run that is resumed goes on as far as is asked
+    for."""
     def run(folder: str, **more: Any) -> tileflow.TrainResult:
         nn.manual_seed(1)
-        return tileflow.train(nn.Linear(4, 3), data=(X, Y), micro_batch_size=2, out=str(tmp_path / folder), schedule="linear", **more)
+        return tileflow.train(nn.Linear(4, 3), data=(X, Y), micro_batch_size=2, out=str(tmp_path / folder),
+                              schedule="linear", **more)
     result = run("a", max_updates=75)
     assert len(result.learning_rates) == 75
     np.testing.assert_allclose(result.learning_rates, 1e-3 * (1 - np.arange(75) / 75))
     assert len(run("b", max_updates=75, epochs=1).learning_rates) == 30
     said = Said()
     assert len(run("a", max_updates=100, resume=True, callbacks=said).learning_rates) == 100
-    assert any(s.startswith("Going on to update 100; the run was to end with 75. The schedule of lr now ends with it") for s in said.sentences)
+    assert any(s.startswith("Going on to update 100; the run was to end with 75. The schedule of lr now ends with it")
+               for s in said.sentences)
     assert len(run("a", resume=True).learning_rates) == 100
-    assert len(tileflow.train(nn.Linear(4, 3), data=lambda: zip(X, Y, strict=True), micro_batch_size=2, out=str(tmp_path / "open"), max_updates=75,
+    assert len(tileflow.train(nn.Linear(4, 3), data=lambda: zip(X, Y, strict=True), micro_batch_size=2,
+                              out=str(tmp_path / "open"), max_updates=75,
                               schedule="cosine").learning_rates) == 75          # data that do not say how many rows they have
 
 

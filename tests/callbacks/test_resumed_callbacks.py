@@ -1,4 +1,5 @@
-"""Runs with every callback on that are stopped anywhere, or whose files cannot be written, and go on: the same files, bit for bit."""
+"""Runs with every callback on that are stopped anywhere, or whose files cannot be written, and go on: the same files,
+bit for bit."""
 from __future__ import annotations
 
 import json
@@ -24,8 +25,10 @@ from tileflow.system.errors import CheckpointError, Interrupted, OptionError
 DRAW = np.random.default_rng(0)
 X, Y = DRAW.standard_normal((44, 4)).astype(np.float32), DRAW.integers(0, 3, 44)
 TEST = DRAW.standard_normal((12, 4)).astype(np.float32), DRAW.integers(0, 3, 12)
-OPTIONS: dict[str, Any] = dict(micro_batch_size=4, device_iterations=3, epochs=4, optimizer="adamw", learning_rate=0.05, drop_last=False, threads=1,
-                               eval_every=4, statistics=5, save_every_updates=6, keep_best=True, early_stopping=50, max_updates=40, max_time="1h",
+OPTIONS: dict[str, Any] = dict(micro_batch_size=4, device_iterations=3, epochs=4, optimizer="adamw", learning_rate=0.05,
+                               drop_last=False, threads=1,
+                               eval_every=4, statistics=5, save_every_updates=6, keep_best=True, early_stopping=50,
+                               max_updates=40, max_time="1h",
                                log="csv", metrics="f1_macro", average="ema", ema_decay=0.9)
 
 
@@ -48,13 +51,15 @@ class Own(Callback):
 
 def every_callback() -> list[Callback]:
     return [Own(), ReduceLROnPlateau("val_loss", patience=1, factor=0.5, min_delta=0.01),
-            EarlyStopping("loss", patience=30, restore_best_weights=True), ModelCheckpoint("val_f1_macro", save_top_k=2, onnx=True),
-            ModelCheckpoint(save_top_k=-1, every_n_updates=7, filename="u{updates}"), CSVLogger("other.csv", separator=";"),
-            JSONLogger("other.jsonl")]
+            EarlyStopping("loss", patience=30, restore_best_weights=True),
+            ModelCheckpoint("val_f1_macro", save_top_k=2, onnx=True),
+            ModelCheckpoint(save_top_k=-1, every_n_updates=7, filename="u{updates}"),
+            CSVLogger("other.csv", separator=";"), JSONLogger("other.jsonl")]
 
 
 def train(model: Path, folder: Path, resume: bool | str = True) -> Any:
-    return tileflow.train(model, data=(X, Y), test_data=TEST, out=str(folder), resume=resume, callbacks=every_callback(), **OPTIONS)
+    return tileflow.train(model, data=(X, Y), test_data=TEST, out=str(folder), resume=resume,
+                          callbacks=every_callback(), **OPTIONS)
 
 
 def left(folder: Path) -> dict[str, Any]:
@@ -82,15 +87,18 @@ def left(folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], list[str], int]:
-    """The model, what a run leaves to which nothing happens, the changes it makes to its folder, and how often it looks for a signal."""
+    """The model, what a run leaves to which nothing happens, the changes it makes to its folder, and how often it looks
+    for a signal."""
     folder = tmp_path_factory.mktemp("whole")
     weights = {"w": DRAW.standard_normal((4, 3)).astype(np.float32), "b": np.zeros(3, np.float32)}
     model = folder / "m.onnx"
-    onnx.save(model_of([node("Gemm", ["x", "w", "b"], ["y"], "fc")], [port("x", ["N", 4])], [port("y", ["N", 3])], weights), model)
+    onnx.save(model_of([node("Gemm", ["x", "w", "b"], ["y"], "fc")], [port("x", ["N", 4])], [port("y", ["N", 3])],
+                       weights), model)
     asked = Asked()
     seen = changes(folder / "run", lambda: with_asked(model, folder / "run", asked))
     found = left(folder / "run")
-    assert {"best.safetensors", "best.onnx", "mine.safetensors", "u7.safetensors", "u35.safetensors", "log.jsonl", "log.csv", "other.csv",
+    assert {"best.safetensors", "best.onnx", "mine.safetensors", "u7.safetensors", "u35.safetensors", "log.jsonl",
+            "log.csv", "other.csv",
             "model.onnx", "other.jsonl", "metrics.json", "statistics.csv", CHECKPOINT} <= set(found)
     assert len([n for n in found if n.startswith("epoch=")]) == 4          # two checkpoints, and their models
     return model, found, seen, asked.count
@@ -115,7 +123,8 @@ def test_stops_by_a_signal(seed: int, whole: tuple[Path, dict[str, Any], list[st
     draw = np.random.default_rng(seed)
     for _ in range(int(draw.integers(1, 4))):
         try:
-            with_asked(model, tmp_path / "run", Asked(1 + int(draw.random() * polls), (signal.SIGINT, signal.SIGTERM)[seed % 2]))
+            with_asked(model, tmp_path / "run",
+                       Asked(1 + int(draw.random() * polls), (signal.SIGINT, signal.SIGTERM)[seed % 2]))
             break
         except Interrupted:
             pass
@@ -126,7 +135,8 @@ def test_stops_by_a_signal(seed: int, whole: tuple[Path, dict[str, Any], list[st
 
 
 def check(whole: tuple[Path, dict[str, Any], list[str], int], folder: Path, at: int, how: How) -> None:
-    """A run that is killed at a change, or one change of which fails, and then is resumed: by its folder, and from the state before the failure."""
+    """A run that is killed at a change, or one change of which fails, and then is resumed: by its folder, and from the
+    state before the failure."""
     model, wanted, _, _ = whole
     run = folder / "run"
     status = disturbed(run, lambda: train(model, run), at, how)
@@ -143,7 +153,8 @@ HOWS: tuple[How, ...] = ("stop", "fail", "full")
 
 
 @pytest.mark.skipif(not AVAILABLE, reason="no forks, or no list of open files")
-@pytest.mark.parametrize(("how", "share"), [*zip(HOWS, (0.2, 0.5, 0.9), strict=True), *(pytest.param(how, i / 60, marks=pytest.mark.exhaustive)
+@pytest.mark.parametrize(("how", "share"), [*zip(HOWS, (0.2, 0.5, 0.9), strict=True),
+                                            *(pytest.param(how, i / 60, marks=pytest.mark.exhaustive)
                                                                                       for how in HOWS for i in range(60))])
 def test_faults(how: How, share: float, whole: tuple[Path, dict[str, Any], list[str], int], tmp_path: Path) -> None:
     check(whole, tmp_path, int((share + HOWS.index(how) / 180) * len(whole[2])), how)
@@ -159,10 +170,13 @@ def forged(folder: Path, **changed: Any) -> None:
 
 
 @pytest.mark.parametrize(("changed", "says"), [
-    ({"callbacks": {"EarlyStopping": {"wait": "x", "best": 1.0, "best_epoch": 0, "stopped_epoch": 0}}}, "holds no state of the callback Early"),
+    ({"callbacks": {"EarlyStopping": {"wait": "x", "best": 1.0, "best_epoch": 0, "stopped_epoch": 0}}},
+     "holds no state of the callback Early"),
     ({"callbacks": {"EarlyStopping": {}}}, "holds no state of the callback EarlyStopping"),
-    ({"callbacks": {"EarlyStopping": {"wait": 2 ** 70, "best": None, "best_epoch": 0, "stopped_epoch": 0}}}, "holds no state of the callback"),
-    ({"callbacks": {"ModelCheckpoint": {"kept": [["../../x", 1.0, 0, 1]]}}}, "holds no state of the callback ModelCheckpoint"),
+    ({"callbacks": {"EarlyStopping": {"wait": 2 ** 70, "best": None, "best_epoch": 0, "stopped_epoch": 0}}},
+     "holds no state of the callback"),
+    ({"callbacks": {"ModelCheckpoint": {"kept": [["../../x", 1.0, 0, 1]]}}},
+     "holds no state of the callback ModelCheckpoint"),
     ({"callbacks": {"ModelCheckpoint": {"kept": [[1]]}}}, "holds no state of the callback ModelCheckpoint"),
     ({"callbacks": {"JSONLogger": {"length": -7}}}, "holds no state of the callback JSONLogger"),
     ({"callbacks": {"JSONLogger": {"length": True}}}, "holds no state of the callback JSONLogger"),
@@ -176,7 +190,8 @@ def forged(folder: Path, **changed: Any) -> None:
     ({"begun": 1.5}, "does not say how far its run has come"),
 ], ids=str)
 def test_forged_states(changed: dict[str, Any], says: str, tmp_path: Path) -> None:
-    options: dict[str, Any] = dict(data=(X, Y), micro_batch_size=4, out=str(tmp_path), early_stopping=2, keep_best=True, log="csv", max_time="1h")
+    options: dict[str, Any] = dict(data=(X, Y), micro_batch_size=4, out=str(tmp_path), early_stopping=2, keep_best=True,
+                                   log="csv", max_time="1h")
     tileflow.train(net(), epochs=1, **options)
     forged(tmp_path, **changed)
     with pytest.raises(CheckpointError, match=says):

@@ -74,6 +74,8 @@ PARTNERS["broadcast_buffers"] = PARTNERS["replica_grouping"] = ["--replication-f
 PARTNERS["input_group_size"] = ["--replication-factor", "3"]
 PARTNERS |= {name: ["--replication-factor", "2", "--optimizer-sharded"] for name in ("weights_sharded", "min_elements_sharded")}
 PARTNERS["gradient_noise"] = ["--gradient-accumulation", "2"]
+PARTNERS["sync_each_batch"] = ["--replication-factor", "2", "--gradient-accumulation", "2"]
+PARTNERS["reduce_dtype"] = ["--replication-factor", "2"]
 PARTNERS["monitor"] = PARTNERS["monitor_mode"] = ["--keep-best"]
 PARTNERS["optimizer_sharded"] = ["--replication-factor", "2"]
 """What else has to be said for an option to have an effect."""
@@ -237,8 +239,8 @@ def test_train_prints_epochs_and_the_folder(fake_api, capsys):
     out, err = capsys.readouterr()
     assert out.splitlines()[:3] == ["epoch 1/2  loss 0.2500  accuracy 75.00%  test accuracy 80.00%  1,000 samples/s",
                                     "epoch 2/2  loss 0.2500  accuracy 75.00%  test accuracy 80.00%  1,000 samples/s",
-                                    "Trained model, metrics and checkpoint are in runs/1; best.onnx is the model after epoch 2; "
-                                    "a browser shows the run in report.html. Try next:"]
+                                    "Trained model, metrics and checkpoint are in runs/1; best.onnx is the model after "
+                                    "epoch 2; a browser shows the run in report.html. Try next:"]
     assert "  tileflow train --resume --out runs/1 --epochs 4    # go on from here\n" in out
     assert err == "a note\n"
 

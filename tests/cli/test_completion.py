@@ -30,7 +30,8 @@ CASES = [
 ASK = {
     "bash": "words=({words}); last=${{words[-1]}}\n"
             "[[ $last == *=* ]] && words=(\"${{words[@]:0:${{#words[@]}}-1}}\" \"${{last%%=*}}\" = \"${{last#*=}}\")\n"
-            "COMP_WORDS=(\"${{words[@]}}\"); COMP_CWORD=$((${{#words[@]}}-1)); _tileflow; printf '%s\\n' \"${{COMPREPLY[@]}}\"",
+            "COMP_WORDS=(\"${{words[@]}}\"); COMP_CWORD=$((${{#words[@]}}-1)); _tileflow; printf '%s\\n' "
+            "\"${{COMPREPLY[@]}}\"",
     "fish": "complete -C {line}",
 }
 """How a shell is asked."""
@@ -56,8 +57,8 @@ def test_words_are_completed(shell: str, tmp_path: Path, capsys: pytest.CaptureF
     for typed, wanted in CASES:
         words = " ".join(shlex.quote(w) for w in ["tileflow", *typed.split(" ")])
         asked = "source ./script\n" + ASK[shell].format(words=words, line=shlex.quote(f"tileflow {typed}"))
-        done = subprocess.run([program, *(["--norc"] if shell == "bash" else ["--no-config"]), "-c", asked], cwd=tmp_path, capture_output=True,
-                              text=True, check=True, timeout=60)
+        done = subprocess.run([program, *(["--norc"] if shell == "bash" else ["--no-config"]), "-c", asked],
+                              cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60)
         assert not done.stderr
         assert {line.partition("\t")[0].removeprefix("--loss=") for line in done.stdout.split("\n") if line} == wanted, typed
 
@@ -69,13 +70,15 @@ def test_words_are_completed_in_zsh(tmp_path: Path, capsys: pytest.CaptureFixtur
     (tmp_path / "script").write_text(script("zsh", capsys))
     (tmp_path / "ask").write_text(
         "zmodload zsh/zpty\nzpty z zsh -f -i\n"
-        "zpty -w z 'PS1=; autoload -U compinit; compinit -D -u; source ./script; tileflow() { print -r -- ME NOW $* END }; print REA''DY'\n"
-        "zpty -r -m z line '*READY*'\n"
-        + "".join(f"zpty -w -n z {shlex.quote(f'tileflow {typed}')}$'\\t\\n'; zpty -r -m z line '*ME NOW*END*'; print -r -- $line\n"
+        "zpty -w z 'PS1=; autoload -U compinit; compinit -D -u; source ./script; tileflow() { print -r -- ME NOW $* "
+        "END }; print REA''DY'\nzpty -r -m z line '*READY*'\n"
+        + "".join(f"zpty -w -n z {shlex.quote(f'tileflow {typed}')}$'\\t\\n'; zpty -r -m z line '*ME NOW*END*'; print "
+                  "-r -- $line\n"
                   for typed, wanted in CASES if len(wanted) == 1))
     done = subprocess.run([program, "-f", "ask"], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120)
     found = re.findall(r"ME NOW (.*?) END", done.stdout)
-    assert [line.split()[-1].removeprefix("--loss=") for line in found] == [next(iter(wanted)) for _, wanted in CASES if len(wanted) == 1]
+    wanted = [next(iter(words)) for _, words in CASES if len(words) == 1]
+    assert [line.split()[-1].removeprefix("--loss=") for line in found] == wanted
 
 
 def test_every_flag_of_every_command_is_in_every_script(capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,10 +92,12 @@ def test_every_flag_of_every_command_is_in_every_script(capsys: pytest.CaptureFi
         assert flags
         assert set(flags[1].split()) == shown
         fish = re.findall(rf"__fish_seen_subcommand_from {name}' ((?:-[ls] \S+ )+)", texts["fish"])
-        assert {f"--{n}" if kind == "l" else f"-{n}" for names in fish for kind, n in re.findall(r"-([ls]) (\S+)", names)} == shown
+        assert {f"--{n}" if kind == "l" else f"-{n}" for names in fish
+                for kind, n in re.findall(r"-([ls]) (\S+)", names)} == shown
         zsh = re.search(rf"^    {name}\) _arguments (.*) ;;$", texts["zsh"], re.MULTILINE)
         assert zsh
-        assert {spec.partition("[")[0].removesuffix("=") for spec in shlex.split(zsh[1]) if spec.startswith("-")} == shown
+        assert {spec.partition("[")[0].removesuffix("=")
+                for spec in shlex.split(zsh[1]) if spec.startswith("-")} == shown
 
 
 def test_another_shell_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,8 @@ from tileflow.collective.control import FAILED, Control
 from tileflow.collective.shared import SharedMemory
 
 
-def forked(folder: Path, size: int, work: Callable[[int], Any], threads: int = 1, kind: type[SharedMemory] = SharedMemory) -> list[Any]:
+def forked(folder: Path, size: int, work: Callable[[int], Any], threads: int = 1,
+           kind: type[SharedMemory] = SharedMemory) -> list[Any]:
     """What the work gives in each process of a group, by rank; an exception where it raised one."""
     folder.mkdir(parents=True, exist_ok=True)
     control = Control.create(folder / "control", size)

@@ -1,8 +1,11 @@
-"""`tileflow launch`: one that dies, stops or raises ends all within seconds, with the first cause; a restart goes on to the same bits."""
+"""`tileflow launch`: one that dies, stops or raises ends all within seconds, with the first cause; a restart goes on to
+the same bits."""
 from __future__ import annotations
 
 import os
+import pty
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -11,8 +14,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from served import communicated, over, within
 
 from tileflow.cli import main
+from tileflow.collective import patience
 from tileflow.runtime.checkpoint import load_checkpoint
 from tileflow.system.packaged import PACKAGED_MODELS
 
@@ -20,9 +25,10 @@ SECONDS = 10
 
 
 def command(folder: Path, *more: str, restarts: int = 0, epochs: int = 40) -> list[str]:
-    return [sys.executable, "-m", "tileflow", "launch", "-n", "2", *(["--max-restarts", str(restarts)] if restarts else []), "train",
-            PACKAGED_MODELS[0], "--data", "digits", "--replication-factor", "2", "--micro-batch-size", "4", "--epochs", str(epochs),
-            "--save-every-updates", "20", "--out", str(folder), *more]
+    return [sys.executable, "-m", "tileflow", "launch", "-n", "2",
+            *(["--max-restarts", str(restarts)] if restarts else []), "train",
+            PACKAGED_MODELS[0], "--data", "digits", "--replication-factor", "2", "--micro-batch-size", "4", "--epochs",
+            str(epochs), "--save-every-updates", "20", "--out", str(folder), *more]
 
 
 def processes(launcher: subprocess.Popen) -> list[int]:
@@ -32,7 +38,8 @@ def processes(launcher: subprocess.Popen) -> list[int]:
         if entry.name.isdigit():
             try:
                 if re.search(rf"\) \S {launcher.pid} ", (entry / "stat").read_text()):
-                    told = re.search(r"TILEFLOW_PROCESS=(\d+)/", (entry / "environ").read_bytes().decode(errors="replace"))
+                    told = re.search(r"TILEFLOW_PROCESS=(\d+)/",
+                                     (entry / "environ").read_bytes().decode(errors="replace"))
                     if told:
                         found[int(told[1])] = int(entry.name)
             except OSError:
@@ -42,11 +49,8 @@ def processes(launcher: subprocess.Popen) -> list[int]:
 
 def begun(launcher: subprocess.Popen, folder: Path) -> list[int]:
     """Wait until there is a checkpoint; the processes."""
-    until = time.monotonic() + 120
-    while not (folder / "checkpoint.safetensors").exists():
-        assert launcher.poll() is None, launcher.communicate()
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    assert over(lambda: (folder / "checkpoint.safetensors").exists() or launcher.poll() is not None, 120)
+    assert launcher.poll() is None, launcher.communicate()
     return processes(launcher)
 
 
@@ -56,14 +60,16 @@ def gone(pids: list[int]) -> bool:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at /proc")
 @pytest.mark.parametrize(("number", "rank"), [
-    (signal.SIGKILL, 1), pytest.param(signal.SIGKILL, 0, marks=pytest.mark.exhaustive), pytest.param(signal.SIGSTOP, 1, marks=pytest.mark.exhaustive),
+    (signal.SIGKILL, 1), pytest.param(signal.SIGKILL, 0, marks=pytest.mark.exhaustive),
+    pytest.param(signal.SIGSTOP, 1, marks=pytest.mark.exhaustive),
     pytest.param(signal.SIGSTOP, 0, marks=pytest.mark.exhaustive)])
 def test_one_that_dies_or_hangs_ends_all_with_its_cause(number, rank, tmp_path):
-    launcher = subprocess.Popen(command(tmp_path / "run", epochs=100_000), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    launcher = subprocess.Popen(command(tmp_path / "run", epochs=100_000), stdout=subprocess.DEVNULL,
+                                stderr=subprocess.PIPE, text=True)
     pids = begun(launcher, tmp_path / "run")
     assert len(pids) == 2
     os.kill(pids[rank], number)
-    _, said = launcher.communicate(timeout=SECONDS)
+    _, said = communicated(launcher, SECONDS)
     assert launcher.returncode == 1
     assert f"Process {rank} of 2 failed: {'it was ended by SIGKILL' if number == signal.SIGKILL else 'it does not answer'}." in said
     assert gone(pids)
@@ -73,13 +79,14 @@ def test_one_that_dies_or_hangs_ends_all_with_its_cause(number, rank, tmp_path):
 @pytest.mark.parametrize("seed", range(4))
 def test_a_restart_goes_on_to_the_same_bits(seed, tmp_path):
     subprocess.run(command(tmp_path / "whole", epochs=3), check=True, stdout=subprocess.DEVNULL)
-    launcher = subprocess.Popen(command(tmp_path / "run", restarts=2, epochs=3), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    launcher = subprocess.Popen(command(tmp_path / "run", restarts=2, epochs=3), stdout=subprocess.DEVNULL,
+                                stderr=subprocess.PIPE, text=True)
     pids = begun(launcher, tmp_path / "run")
     draw = np.random.default_rng(seed)
     time.sleep(draw.random() * 0.3)
     if launcher.poll() is None and pids:
         os.kill(pids[seed % 2], signal.SIGKILL)
-    _, said = launcher.communicate(timeout=120)
+    _, said = communicated(launcher, 120)
     assert launcher.returncode == 0, said
     whole, found = (load_checkpoint(tmp_path / name / "checkpoint.safetensors").tensors for name in ("whole", "run"))
     assert whole.keys() == found.keys()
@@ -88,29 +95,106 @@ def test_a_restart_goes_on_to_the_same_bits(seed, tmp_path):
 
 @pytest.mark.exhaustive
 def test_ctrl_c_saves_after_a_whole_update_and_the_run_goes_on(tmp_path):
-    launcher = subprocess.Popen(command(tmp_path / "run", epochs=100_000), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    launcher = subprocess.Popen(command(tmp_path / "run", epochs=100_000), stdout=subprocess.DEVNULL,
+                                stderr=subprocess.PIPE, text=True)
     pids = begun(launcher, tmp_path / "run")
     launcher.send_signal(signal.SIGTERM)
-    _, said = launcher.communicate(timeout=SECONDS)
+    _, said = communicated(launcher, SECONDS)
     assert launcher.returncode == 130
     assert re.search(r"Stopped after \d+ updates; saved", said)
     assert gone(pids)
 
 
 @pytest.mark.exhaustive
+def test_ctrl_c_at_a_terminal_asks_once(tmp_path):
+    """A terminal tells all processes of its group: the launcher, and the others as well."""
+    words = command(tmp_path / "run", epochs=100_000)
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(words[0], words)
+    said = b""
+
+    def read() -> bytes:
+        return os.read(terminal, 4096) if select.select([terminal], [], [], 0.1)[0] else b""
+    try:
+        for _ in within(120):
+            said += read()
+            if (tmp_path / "run" / "checkpoint.safetensors").exists():
+                break
+        os.write(terminal, b"\x03")
+        for _ in within(SECONDS):
+            said += read()
+    except OSError:                                         # nobody has the terminal open any more
+        pass
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 130, said
+    assert re.search(rb"Stopped after \d+ updates; saved", said), said
+
+
+@pytest.mark.exhaustive
 def test_the_launcher_itself_leaves_nobody_behind(tmp_path):
-    launcher = subprocess.Popen(command(tmp_path / "run", epochs=100_000), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    launcher = subprocess.Popen(command(tmp_path / "run", epochs=100_000), stdout=subprocess.DEVNULL,
+                                stderr=subprocess.DEVNULL)
     pids = begun(launcher, tmp_path / "run")
     launcher.kill()
     launcher.wait()
-    until = time.monotonic() + SECONDS
-    while not gone(pids) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert gone(pids)
+    assert over(lambda: gone(pids), SECONDS)
+
+
+@pytest.mark.exhaustive
+def test_two_processes_predict_what_one_does(tmp_path):
+    words = ["infer", PACKAGED_MODELS[0], "--data", "digits", "--micro-batch-size", "7", "--out"]
+    said = []
+    for name, launched in (("one", []), ("two", ["launch", "-n", "2"])):
+        done = subprocess.run([sys.executable, "-m", "tileflow", *launched, *words, str(tmp_path / f"{name}.npz")],
+                              capture_output=True, text=True, check=True)
+        said.append(done.stdout.replace(f"{name}.npz", ""))
+    assert said[0] == said[1]
+    assert (tmp_path / "one.npz").read_bytes() == (tmp_path / "two.npz").read_bytes()
 
 
 def test_what_cannot_be_launched_is_told(capsys):
-    for words, sentence in ((["launch"], "runs a command"), (["launch", "-n", "0", "train"], "must be 1 to 1024, not 0"),
+    for words, sentence in ((["launch"], "runs a command"),
+                            (["launch", "-n", "0", "train"], "must be 1 to 1024, not 0"),
                             (["launch", "--max-restarts", "1", "train", "m.onnx"], "with a folder --out")):
         assert main(words) == 2
         assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at /proc")
+def test_one_that_waits_for_a_processor_is_none_that_hangs():
+    """Busy with little time since it was heard: it starves. Busy for long, asleep, stopped or gone: it hangs."""
+    with subprocess.Popen([sys.executable, "-c", "print(1, flush=True)\nwhile True: pass"], stdout=subprocess.PIPE) as busy, \
+            subprocess.Popen([sys.executable, "-c", "print(1, flush=True)\nimport time; time.sleep(600)"],
+                             stdout=subprocess.PIPE) as asleep:
+        try:
+            for child in (busy, asleep):
+                assert child.stdout is not None
+                child.stdout.readline()
+            assert patience.starves(busy.pid, patience.used(busy.pid))
+            assert not patience.starves(busy.pid, patience.used(busy.pid) - patience.STARVED)
+            until = time.monotonic() + 60
+            while patience.starves(asleep.pid, patience.used(asleep.pid)) and time.monotonic() < until:
+                time.sleep(0.01)                                        # it is on its way to sleep
+            assert time.monotonic() < until
+            busy.send_signal(signal.SIGSTOP)
+            while patience.starves(busy.pid, patience.used(busy.pid)) and time.monotonic() < until:
+                time.sleep(0.01)
+            assert time.monotonic() < until
+        finally:
+            for child in (busy, asleep):
+                child.kill()
+    assert not patience.starves(busy.pid, 0.0)
+
+
+def test_who_could_not_listen_has_not_heard_silence(monkeypatch: pytest.MonkeyPatch):
+    now = [100.0]
+    monkeypatch.setattr(patience.time, "monotonic", lambda: now[0])
+    clock = patience.Clock()
+
+    def wait(seconds: float) -> str:
+        now[0] += seconds
+        return "heard"
+    assert clock.during(lambda: wait(0.25), 0.25) == "heard"
+    assert clock.now() == 100.25
+    clock.during(lambda: wait(9.5), 0.25)
+    assert clock.now() == 100.75, "nine seconds in which it was not there"

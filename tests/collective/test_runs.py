@@ -1,4 +1,5 @@
-"""Whole runs by several processes: files, figures and weights are those of one process, and so is a run that goes on with others."""
+"""Whole runs by several processes: files, figures and weights are those of one process, and so is a run that goes on
+with others."""
 from __future__ import annotations
 
 import json
@@ -50,8 +51,8 @@ def run(folder: Path, stop: int = 100, rows: int = 58, **more: Any) -> list[int]
     net = nn.Sequential(nn.Linear(8, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 2))
     x, y = data()
     watching = Halved(stop)
-    tileflow.train(net, data=(x[:rows], y[:rows]), validation_split=0.2, epochs=2, micro_batch_size=3, replication_factor=4, optimizer="adamw",
-                   learning_rate=0.01,
+    tileflow.train(net, data=(x[:rows], y[:rows]), validation_split=0.2, epochs=2, micro_batch_size=3,
+                   replication_factor=4, optimizer="adamw", learning_rate=0.01,
                    out=str(folder), drop_last=False, threads=1, callbacks=[watching], **more)
     return watching.seen
 

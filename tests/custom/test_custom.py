@@ -433,8 +433,8 @@ def test_edited_code_is_never_stale(kept: None, tmp_path: Path):
 
 
 def test_a_second_start_finds_what_an_expression_came_to(kept: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """With the same code nothing is lowered again; where code reads what nobody can tell, all is made anew. (The slope is
-    one that no earlier run of these tests had.)"""
+    """With the same code nothing is lowered again; where code reads what nobody can tell, all is made anew. (The slope
+    is one that no earlier run of these tests had.)"""
     onnx.save(file_with("LeakyRelu", alpha=secrets.randbelow(1 << 24) / (1 << 24)), tmp_path / "net.onnx")
     lowered = []
     from tileflow.runtime import lowering

@@ -35,7 +35,8 @@ class Block:
 def blocks(page: str, *languages: str) -> list[Block]:
     """A page's blocks in these languages, or all."""
     text = PAGES[page].read_text(encoding="utf-8")
-    found = [Block(page, text.count("\n", 0, match.start(3)) + 1, match[2], re.sub(rf"^{match[1]}", "", match[3], flags=re.MULTILINE))
+    found = [Block(page, text.count("\n", 0, match.start(3)) + 1, match[2],
+                   re.sub(rf"^{match[1]}", "", match[3], flags=re.MULTILINE))
              for match in FENCE.finditer(text)]
     return [block for block in found if not languages or block.language in languages]
 
@@ -47,6 +48,7 @@ def links(page: str) -> Iterator[str]:
 
 def anchors(path: Path) -> set[str]:
     """The anchors of a page's headings, as the site and GitHub make them; where these make others, none."""
-    titles = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title.replace("`", "")) for title in HEADING.findall(FENCE.sub("", path.read_text("utf-8")))]
+    titles = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title.replace("`", ""))
+              for title in HEADING.findall(FENCE.sub("", path.read_text("utf-8")))]
     plain = [re.sub(r"[^\w\s-]", "", title).strip().lower() for title in titles]
     return {re.sub(r"[-\s]+", "-", title) for title in plain} & {title.replace(" ", "-") for title in plain}

@@ -26,7 +26,8 @@ def files(folder: Path) -> None:
         (folder / data).mkdir()
         for part in ("train", "t10k"):
             idx(folder / data / f"{part}-images-idx3-ubyte", images[: 4200 if part == "train" else 400])
-            idx(folder / data / f"{part}-labels-idx1-ubyte", (labels[: 4200 if part == "train" else 400] % count).astype(np.uint8))
+            idx(folder / data / f"{part}-labels-idx1-ubyte",
+                (labels[: 4200 if part == "train" else 400] % count).astype(np.uint8))
     np.savez(folder / "data.npz", x=images[:256, None] / np.float32(255), y=labels[:256])
     pictures(folder, images[:40])
     table(folder)
@@ -54,21 +55,24 @@ def table(folder: Path) -> None:
     """A table with columns of texts, where there is a package to write it, and a model for it."""
     draw = np.random.default_rng(0)
     weights = {"w": draw.normal(size=(3, 2)).astype(np.float32)}
-    onnx.save(model_of([node("MatMul", ["x", "w"], ["y"])], [port("x", ["N", 3])], [port("y", ["N", 2])], weights), folder / "table.onnx")
+    onnx.save(model_of([node("MatMul", ["x", "w"], ["y"])], [port("x", ["N", 3])], [port("y", ["N", 2])], weights),
+              folder / "table.onnx")
     if importlib.util.find_spec("pyarrow") is None:
         return
     import pyarrow
     from pyarrow import parquet
-    rows = {"colour": ["red", "green"] * 20, "price": np.linspace(0, 1, 40), "town": ["Oslo", "Rome", "Bonn", "Lima"] * 10, "kind": [0, 1] * 20}
+    rows = {"colour": ["red", "green"] * 20, "price": np.linspace(0, 1, 40),
+            "town": ["Oslo", "Rome", "Bonn", "Lima"] * 10, "kind": [0, 1] * 20}
     parquet.write_table(pyarrow.table(rows), folder / "sales.parquet")
 
 
 def perceptron(path: Path) -> None:
     """Scores of ten classes for images [N, 1, 8, 8], by layers called fc1 and /head/Gemm."""
     draw = np.random.default_rng(0)
-    weights = {f"{name}.weight": draw.normal(size=size).astype(np.float32) / 8 for name, size in (("fc1", (32, 64)), ("head", (10, 32)))}
-    nodes = [node("Flatten", ["image"], ["rows"]), node("Gemm", ["rows", "fc1.weight"], ["h"], "/fc1/Gemm", transB=1), node("Relu", ["h"], ["r"]),
-             node("Gemm", ["r", "head.weight"], ["logits"], "/head/Gemm", transB=1)]
+    weights = {f"{name}.weight": draw.normal(size=size).astype(np.float32) / 8
+               for name, size in (("fc1", (32, 64)), ("head", (10, 32)))}
+    nodes = [node("Flatten", ["image"], ["rows"]), node("Gemm", ["rows", "fc1.weight"], ["h"], "/fc1/Gemm", transB=1),
+             node("Relu", ["h"], ["r"]), node("Gemm", ["r", "head.weight"], ["logits"], "/head/Gemm", transB=1)]
     onnx.save(model_of(nodes, [port("image", ["N", 1, 8, 8])], [port("logits", ["N", 10])], weights), path)
 
 
@@ -81,7 +85,8 @@ def features(path: Path) -> None:
     """A model to fine-tune: a stem, a convolution, an output of features beside the scores."""
     proto = onnx.load(model_path(next(iter(PACKAGED_MODELS))))
     graph = proto.graph
-    called = {"conv1.weight": "stem.weight", "conv1.bias": "stem.bias", "conv2.weight": "conv1.weight", "conv2.bias": "conv1.bias"}
+    called = {"conv1.weight": "stem.weight", "conv1.bias": "stem.bias", "conv2.weight": "conv1.weight",
+              "conv2.bias": "conv1.bias"}
     flat = next(n for n in graph.node if n.op_type == "Flatten")
     called[flat.output[0]] = "features"
     for n in graph.node:
@@ -104,43 +109,54 @@ def headed(path: Path) -> None:
 def tagger(path: Path) -> None:
     """Scores [rows, classes, length] of tokens and a mask, for any length."""
     draw = np.random.default_rng(0)
-    weights = {"table": draw.normal(size=(20, 6)).astype(np.float32), "head": draw.normal(size=(6, 4)).astype(np.float32), "axis": np.array([2])}
-    nodes = [node("Gather", ["table", "tokens"], ["rows"]), node("Unsqueeze", ["mask", "axis"], ["kept"]), node("Mul", ["rows", "kept"], ["seen"]),
+    weights = {"table": draw.normal(size=(20, 6)).astype(np.float32),
+               "head": draw.normal(size=(6, 4)).astype(np.float32), "axis": np.array([2])}
+    nodes = [node("Gather", ["table", "tokens"], ["rows"]), node("Unsqueeze", ["mask", "axis"], ["kept"]),
+             node("Mul", ["rows", "kept"], ["seen"]),
              node("MatMul", ["seen", "head"], ["scores"]), node("Transpose", ["scores"], ["y"], perm=[0, 2, 1])]
-    onnx.save(model_of(nodes, [port("tokens", ["N", "L"], "int64"), port("mask", ["N", "L"])], [port("y", ["N", 4, "L"])], weights),
+    onnx.save(model_of(nodes, [port("tokens", ["N", "L"], "int64"), port("mask", ["N", "L"])],
+                       [port("y", ["N", 4, "L"])], weights),
               path)
 
 
 def graphs(path: Path) -> None:
     """Scores [nodes, classes] of nodes [nodes, 3] and edges [2, edges]: each node hears where its edges begin."""
     draw = np.random.default_rng(0)
-    weights = {"w": draw.normal(size=(3, 4)).astype(np.float32), "zero": np.array(0), "one": np.array(1), "axis": np.array([1])}
-    nodes = [node("MatMul", ["x", "w"], ["h"]), node("Gather", ["edge_index", "zero"], ["begin"], axis=0), node("Gather", ["h", "begin"], ["sent"]),
-             node("Gather", ["edge_index", "one"], ["end"], axis=0), node("Unsqueeze", ["end", "axis"], ["ends"]), node("Shape", ["sent"], ["size"]),
-             node("Expand", ["ends", "size"], ["at"]), node("ScatterElements", ["h", "at", "sent"], ["y"], axis=0, reduction="add")]
-    onnx.save(model_of(nodes, [port("x", ["N", 3]), port("edge_index", [2, "E"], "int64")], [port("y", ["N", 4])], weights), path)
+    weights = {"w": draw.normal(size=(3, 4)).astype(np.float32), "zero": np.array(0), "one": np.array(1),
+               "axis": np.array([1])}
+    nodes = [node("MatMul", ["x", "w"], ["h"]), node("Gather", ["edge_index", "zero"], ["begin"], axis=0),
+             node("Gather", ["h", "begin"], ["sent"]),
+             node("Gather", ["edge_index", "one"], ["end"], axis=0), node("Unsqueeze", ["end", "axis"], ["ends"]),
+             node("Shape", ["sent"], ["size"]),
+             node("Expand", ["ends", "size"], ["at"]),
+             node("ScatterElements", ["h", "at", "sent"], ["y"], axis=0, reduction="add")]
+    onnx.save(model_of(nodes, [port("x", ["N", 3]), port("edge_index", [2, "E"], "int64")], [port("y", ["N", 4])],
+                       weights), path)
 
 
 def detector(path: Path) -> None:
     """Boxes whose scores are above 0.5."""
     weights = {"half": np.array(0.5, np.float32), "axis": np.array([0])}
-    nodes = [node("ReduceMean", ["image"], ["means"], axes=[2, 3], keepdims=0), node("Greater", ["means", "half"], ["good"]),
+    nodes = [node("ReduceMean", ["image"], ["means"], axes=[2, 3], keepdims=0),
+             node("Greater", ["means", "half"], ["good"]),
              node("Flatten", ["good"], ["two"], axis=0), node("Squeeze", ["two", "axis"], ["flags"]),
              node("Compress", ["means", "flags"], ["scores"]),
              node("NonZero", ["good"], ["found"]), node("Transpose", ["found"], ["boxes"])]
-    onnx.save(model_of(nodes, [port("image", [1, 8, "H", "W"])], [port("boxes", ["K", 2], "int64"), port("scores", ["K"])], weights),
+    onnx.save(model_of(nodes, [port("image", [1, 8, "H", "W"])],
+                       [port("boxes", ["K", 2], "int64"), port("scores", ["K"])], weights),
               path)
 
 
 def packed(path: Path) -> None:
     """A layer over the rows that a mask keeps."""
     weights = {"w": np.ones((4, 2), np.float32), "axis": np.array([0])}
-    nodes = [node("NonZero", ["mask"], ["found"]), node("Squeeze", ["found", "axis"], ["rows"]), node("Gather", ["x", "rows"], ["kept"]),
-             node("MatMul", ["kept", "w"], ["y"])]
+    nodes = [node("NonZero", ["mask"], ["found"]), node("Squeeze", ["found", "axis"], ["rows"]),
+             node("Gather", ["x", "rows"], ["kept"]), node("MatMul", ["kept", "w"], ["y"])]
     onnx.save(model_of(nodes, [port("x", ["N", 4]), port("mask", ["N"])], [port("y", ["K", 2])], weights), path)
 
 
-MODELS: dict[str, Any] = {"tagger.onnx": tagger, "graphs.onnx": graphs, "detector.onnx": detector, "packed.onnx": packed}
+MODELS: dict[str, Any] = {"tagger.onnx": tagger, "graphs.onnx": graphs, "detector.onnx": detector,
+                          "packed.onnx": packed}
 """Files that single pages name, and who makes them."""
 OTHER_MODELS: dict[str, Any] = {"docs/finetuning.md": features, "docs/precision.md": headed}
 """Pages whose model.onnx is another one, and who makes it."""
@@ -184,12 +200,14 @@ for i in range(640):
     np.save(path, draw.random((1, 8, 8), "f4"))
 """,
         "def padded": "texts = [(draw.integers(1, 20, n), draw.integers(0, 4, n)) for n in draw.integers(2, 9, 40)]",
-        "whole_elements": "graphs = [(draw.random((n, 3), 'f4'), draw.integers(0, n, (2, 6)), draw.integers(0, 4, n)) for n in (4, 5, 4)]",
+        "whole_elements": "graphs = [(draw.random((n, 3), 'f4'), draw.integers(0, n, (2, 6)), draw.integers(0, 4, n)) "
+                          "for n in (4, 5, 4)]",
         "loader = tileflow.DataLoader": "net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))",
     },
     "docs/dynamic.md": {
         "detector.onnx": "image = draw.random((1, 8, 4, 4), 'f4')",
-        "packed.onnx": "x, mask, targets = draw.random((6, 4), 'f4'), np.array([0, 1, 1, 0, 1, 0], 'f4'), draw.random((3, 2), 'f4')",
+        "packed.onnx": "x, mask, targets = draw.random((6, 4), 'f4'), np.array([0, 1, 1, 0, 1, 0], 'f4'), "
+                       "draw.random((3, 2), 'f4')",
     },
     "docs/explore.md": {"tileflow.explore(": "net = nn.Sequential(nn.Linear(784, 16), nn.ReLU(), nn.Linear(16, 10))"},
     "docs/finetuning.md": {"": "x, y, g = x, y % 5, np.ones((256, 128), 'f4')"},

@@ -39,6 +39,7 @@ def test_every_page_that_an_error_names_is_there() -> None:
         assert match[2] is None or match[2] in pages.anchors(pages.DOCS / match[1]), f"{where} names {match[0]}, which has no such heading"
 
 
-@pytest.mark.parametrize(("page", "says"), [("batching", " See docs/batching.md."), ("serving#rows", " See docs/serving.md#rows.")])
+@pytest.mark.parametrize(("page", "says"),
+                         [("batching", " See docs/batching.md."), ("serving#rows", " See docs/serving.md#rows.")])
 def test_how_a_page_is_named(page: str, says: str) -> None:
     assert see(page) == says

@@ -1,4 +1,5 @@
-"""The notebook of examples/: its cells run in their order, in one namespace, and the last expression of each is a value that a notebook can show."""
+"""The notebook of examples/: its cells run in their order, in one namespace, and the last expression of each is a value
+that a notebook can show."""
 from __future__ import annotations
 
 import ast
@@ -28,7 +29,8 @@ def run(path: Path) -> tuple[dict[str, Any], list[Any]]:
         body = ast.parse(text).body
         last = body.pop() if isinstance(body[-1], ast.Expr) else None
         exec(compile(ast.Module(body, []), f"{path.name}, code cell {number}", "exec"), names)
-        shown.append(None if last is None else eval(compile(ast.Expression(last.value), f"{path.name}, code cell {number}", "eval"), names))
+        shown.append(None if last is None
+                     else eval(compile(ast.Expression(last.value), f"{path.name}, code cell {number}", "eval"), names))
     return names, shown
 
 

@@ -1,4 +1,5 @@
-"""The documents' code and commands, run as they stand, page by page and in their order; what is missing before them is in `stage.py`."""
+"""The documents' code and commands, run as they stand, page by page and in their order; what is missing before them is
+in `stage.py`."""
 from __future__ import annotations
 
 import ast
@@ -29,6 +30,7 @@ ELSEWHERE = {
     ("docs/optimizers.md", ""): "tests/optim/test_optimizers_page.py",
     ("docs/options.md", "# poptorch.conf"): "tests/options/test_options_pages.py",
     ("docs/pytorch.md", ""): "tests/torch_bridge/test_torch_page.py",
+    ("docs/studies.md", ""): "tests/exploration/test_studies.py",
     ("docs/serving.md", "ThreadingHTTPServer"): "tests/documents/test_serving.py",
     ("examples/README.md", ""): "tests/api/test_examples.py",
     ("README.md", "make demo"): ".ci/run",
@@ -72,7 +74,8 @@ def missing(block: Block) -> str | None:
     else:
         words = {name for n in ast.walk(ast.parse(block.text)) if isinstance(n, (ast.Import, ast.ImportFrom))
                  for name in ([a.name for a in n.names] if isinstance(n, ast.Import) else [n.module or ""])}
-        words |= {module for ours, module in (("tileflow.torch", "torch"), ("tileflow.poptorch", "torch"), ("tileflow.lightning", "lightning"))
+        words |= {module for ours, module in (("tileflow.torch", "torch"), ("tileflow.poptorch", "torch"),
+                                              ("tileflow.lightning", "lightning"))
                   if ours in words}
     return next((w for w in sorted(words) if importlib.util.find_spec(w.partition(".")[0]) is None), None)
 
@@ -100,7 +103,8 @@ def run(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         try:
             _run(block, folder, names)
         except Exception as error:
-            error.add_note(f"{block.place} does not run; what a page takes for granted is made in tests/documents/stage.py")
+            error.add_note(f"{block.place} does not run; what a page takes for granted is made in "
+                           "tests/documents/stage.py")
             raise
 
 
@@ -110,7 +114,8 @@ def _run(block: Block, folder: Path, names: dict[str, Any]) -> None:
             assert cli.main(words) == 0, f"tileflow {shlex.join(words)}"
     elif '__name__ == "__main__"' in block.text:               # a script, which worker processes import
         (folder / "script.py").write_text(block.text, encoding="utf-8")
-        subprocess.run([sys.executable, "-W", "ignore", "script.py"], cwd=folder, env={"PYTHONPATH": PATH}, check=True, timeout=300)
+        subprocess.run([sys.executable, "-W", "ignore", "script.py"], cwd=folder, env={"PYTHONPATH": PATH}, check=True,
+                       timeout=300)
         exec("from script import *", names)
     else:
         exec(compile("\n" * (block.line - 1) + block.text, block.page, "exec"), names)
@@ -120,7 +125,8 @@ WITH_CODE = [page for page in pages.PAGES if runnable(page)]
 
 
 @pytest.mark.filterwarnings("ignore:::lightning", "ignore:.*treespec")
-@pytest.mark.parametrize("page", [page if page in FAST else pytest.param(page, marks=pytest.mark.exhaustive) for page in WITH_CODE])
+@pytest.mark.parametrize("page", [page if page in FAST else pytest.param(page, marks=pytest.mark.exhaustive)
+                                  for page in WITH_CODE])
 def test_a_page(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run(page, tmp_path, monkeypatch)
 

@@ -1,4 +1,5 @@
-"""The server of docs/serving.md, as it stands there: asked from several threads, with rows of any number and with nonsense."""
+"""The server of docs/serving.md, as it stands there: asked from several threads, with rows of any number and with
+nonsense."""
 from __future__ import annotations
 
 import http.client
@@ -45,7 +46,8 @@ def ask(server: dict[str, Any], data: Any) -> tuple[int, Any]:
     """Status and answer; bytes are sent as they are."""
     body = data if isinstance(data, bytes) else json.dumps(np.asarray(data).tolist()).encode()
     try:
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(server["address"], body, timeout=60) as answer:
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(server["address"], body, timeout=60) as answer:
             return answer.status, json.loads(answer.read())
     except urllib.error.HTTPError as error:
         with error:
@@ -65,8 +67,8 @@ def test_every_thread_gets_its_own_answers(server: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("data", "says"), [
-    (b"no json", "Expecting value"), (b"{}", "dict"), (b"[]", "batch dimension (0)"), (b"[[1, 2], [3]]", "inhomogeneous"),
-    (np.zeros((2, 1, 8, 9)), "cannot take data of shape"),
+    (b"no json", "Expecting value"), (b"{}", "dict"), (b"[]", "batch dimension (0)"),
+    (b"[[1, 2], [3]]", "inhomogeneous"), (np.zeros((2, 1, 8, 9)), "cannot take data of shape"),
     (b"[" * 3000, "recursion"),
 ])
 def test_nonsense_is_answered_by_a_sentence(server: dict[str, Any], data: Any, says: str) -> None:
@@ -89,7 +91,8 @@ def test_a_length_that_is_none_is_answered_before_anything_is_read(server: dict[
 
 
 def test_models_that_are_loaded_run_at_once(server: dict[str, Any]) -> None:
-    """Sessions of their own: a call of the one goes through while the other's turn is taken; models of one path share theirs."""
+    """Sessions of their own: a call of the one goes through while the other's turn is taken; models of one path share
+    theirs."""
     path = server["folder"] / "model.onnx"
     one, other = (tileflow.inference_model(tileflow.load(path), threads=1) for _ in range(2))
     x = np.ones((1, 1, 8, 8), np.float32)
@@ -110,8 +113,8 @@ def test_another_file_is_served_by_another_model(server: dict[str, Any], tmp_pat
     x = np.ones((1, 1, 8, 8), np.float32)
     old = tileflow.inference_model(path, threads=1)
     before = old(x)
-    tileflow.train(path, data=(np.random.default_rng(0).random((16, 1, 8, 8), np.float32), np.arange(16) % 10), epochs=1, out=tmp_path / "run",
-                   micro_batch_size=16)
+    tileflow.train(path, data=(np.random.default_rng(0).random((16, 1, 8, 8), np.float32), np.arange(16) % 10),
+                   epochs=1, out=tmp_path / "run", micro_batch_size=16)
     (tmp_path / "run" / "model.onnx").replace(path)
     new = tileflow.inference_model(path, threads=1)
     assert not np.array_equal(new(x), before)

@@ -1,4 +1,5 @@
-"""The documentation's site: every page is in it, every public name in its reference, every link leads somewhere, and it needs no network."""
+"""The documentation's site: every page is in it, every public name in its reference, every link leads somewhere, and it
+needs no network."""
 from __future__ import annotations
 
 import importlib
@@ -50,7 +51,8 @@ def test_links_that_lead_nowhere_are_found(tmp_path: Path, monkeypatch: pytest.M
     page = tmp_path / "page.md"
     monkeypatch.setitem(pages.PAGES, "page.md", page)
     (tmp_path / "other.md").write_text("# Other\n\n## A `word`, and more\n\n```sh\n# no heading\n```\n")
-    for good in ("[a](other.md)", "[a](other.md#a-word-and-more)", "[a](#here)", "[a](https://example.com/gone)", "`[a](gone.md)`"):
+    for good in ("[a](other.md)", "[a](other.md#a-word-and-more)", "[a](#here)", "[a](https://example.com/gone)",
+                 "`[a](gone.md)`"):
         page.write_text(f"# Here\n\n{good}\n")
         test_links_lead_somewhere("page.md")
     for bad in ("[a](gone.md)", "[a](other.md#gone)", "[a](other.md#no-heading)", "![a](gone.png)", "[`a`](#gone)"):
@@ -71,11 +73,14 @@ def test_the_table_of_contents_names_pages_that_are_there() -> None:
 
 def public() -> Iterator[tuple[str, list[str]]]:
     """Modules that users import, and their public names."""
-    for module in ("tileflow", *(f"tileflow.{name}" for name in tileflow._LAZY if tileflow._LAZY[name].rpartition(".")[2] == name),
-                   "tileflow.errors", "tileflow.nn.functional", "tileflow.optim.schedules", "tileflow.lightning", "tileflow.onnx_backend"):
+    for module in ("tileflow",
+                   *(f"tileflow.{name}" for name in tileflow._LAZY if tileflow._LAZY[name].rpartition(".")[2] == name),
+                   "tileflow.errors", "tileflow.nn.functional", "tileflow.optim.schedules", "tileflow.lightning",
+                   "tileflow.onnx_backend"):
         if module.split(".")[-1] not in ("torch", "poptorch", "lightning", "onnx_backend"):
             found = importlib.import_module(module)
-            yield module, getattr(found, "__all__", [n for n, v in vars(found).items() if isinstance(v, type) and v.__module__ == found.__name__])
+            yield module, getattr(found, "__all__", [n for n, v in vars(found).items() if isinstance(v, type)
+                                                     and v.__module__ == found.__name__])
         else:
             yield module, []                        # for frameworks that may be missing: the page is asked for, and the sources say what is in it
 
@@ -101,8 +106,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(pages.DOCS, folder / "docs", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("tileflow", "kernels", "importers"):
         (folder / name).symlink_to(ROOT / name)
-    done = subprocess.run([sys.executable, "-m", "zensical", "build", "--strict"], cwd=folder, capture_output=True, text=True, check=False,
-                          env={"PYTHONPATH": str(ROOT), "PATH": ""}, timeout=600)
+    done = subprocess.run([sys.executable, "-m", "zensical", "build", "--strict"], cwd=folder, capture_output=True,
+                          text=True, check=False, env={"PYTHONPATH": str(ROOT), "PATH": ""}, timeout=600)
     said = done.stdout + done.stderr
     assert done.returncode == 0, said
     assert not re.findall(r"(?mi)^(?:warning|error|griffe).*", said), said
@@ -115,9 +120,11 @@ def test_every_public_name_is_in_the_reference(site: Path) -> None:
     data = (site / "objects.inv").read_bytes().split(b"\n", 4)[4]
     known = {line.split(" ")[0] for line in zlib.decompress(data).decode().splitlines()}
     for module, names in public():
-        modules = {name for name in names if isinstance(getattr(importlib.import_module(module), name), types.ModuleType)}
+        modules = {name for name in names
+                   if isinstance(getattr(importlib.import_module(module), name), types.ModuleType)}
         assert not [name for name in {*names} - modules if f"{REAL.get(module, module)}.{name}" not in known]
-    assert {"tileflow.torch.training_model", "tileflow.poptorch.PipelinedExecution", "tileflow.lightning.IPUStrategy"} <= known
+    assert {"tileflow.torch.training_model", "tileflow.poptorch.PipelinedExecution",
+            "tileflow.lightning.IPUStrategy"} <= known
 
 
 @pytest.mark.exhaustive
@@ -147,4 +154,5 @@ def test_the_front_in_a_browser(site: Path) -> None:
         page.click(".md-header [class*=search]")
         page.until("[...document.querySelectorAll('*')].some(e => e.shadowRoot?.activeElement)")
         page.type("gradient accumulation")
-        page.until("[...document.querySelectorAll('*')].some(e => e.shadowRoot?.textContent.includes('How gradients come together'))")
+        page.until("[...document.querySelectorAll('*')].some(e => e.shadowRoot?.textContent.includes('How gradients "
+                   "come together'))")

@@ -1,5 +1,5 @@
-"""The tables of other packages' words and ours: each of ours is there and takes the values that stand there, and so is each of theirs where their
-package is installed."""
+"""The tables of other packages' words and ours: each of ours is there and takes the values that stand there, and so is
+each of theirs where their package is installed."""
 from __future__ import annotations
 
 import ast
@@ -27,8 +27,10 @@ TABLES = {
 }
 """Pages, and the modules in which their words are looked up."""
 ELSEWHERE = {"layer.trainable": "Layer.trainable", "TrainerState.log_history": "TrainerState"}
-"""Words of objects, and the names by which their classes are found: a field of a dataclass without a default is none of its class."""
-OURS: dict[str, Any] = {"tileflow": tileflow, "result": tileflow.TrainResult, "model": TrainingModel, "run": TrainingRun}
+"""Words of objects, and the names by which their classes are found: a field of a dataclass without a default is none of
+its class."""
+OURS: dict[str, Any] = {"tileflow": tileflow, "result": tileflow.TrainResult, "model": TrainingModel,
+                        "run": TrainingRun}
 PROPERTIES: dict[str, Any] = {"result.history": History, "model.optimizer": tileflow.optim.AdamW(lr=1e-3)}
 """What properties give."""
 ARGUMENTS = {*inspect.signature(tileflow.train).parameters, *inspect.signature(tileflow.training_model).parameters}
@@ -45,7 +47,8 @@ def words(cell: str) -> list[str]:
 
 
 def reached(root: Any, path: list[str]) -> Any:
-    """What a path of attributes leads to; of a class also what its annotations, or the source of its constructor, name."""
+    """What a path of attributes leads to; of a class also what its annotations, or the source of its constructor,
+    name."""
     for i, part in enumerate(path):
         if not hasattr(root, part) and isinstance(root, type) and i == len(path) - 1:
             assert part in root.__annotations__ or f"self.{part}" in inspect.getsource(root), f"{root.__name__} has no {part}"
@@ -118,7 +121,8 @@ def test_our_words_are_there(page: str) -> None:
 @pytest.mark.parametrize("page", TABLES)
 def test_their_words_are_there(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERAS_BACKEND", "torch")                       # else it wants TensorFlow
-    homes = [pytest.importorskip(module, reason="looks up names of onnxruntime-training") if "training" in module else needs(module)
+    homes = [pytest.importorskip(module, reason="looks up names of onnxruntime-training")
+             if "training" in module else needs(module)
              for module in TABLES[page]]
     for theirs, _ in rows(page):
         for word in words(theirs):
@@ -126,8 +130,10 @@ def test_their_words_are_there(page: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_words_that_are_not_there_are_found() -> None:
-    for bad in ("tileflow.train_model", "gone=1", "--gone 3", "epochs=-1", "tileflow.callbacks.Gone", "result.gone(x)", "max_grad_norm='much'",
-                "tileflow gone", "tileflow.callbacks.EarlyStopping(gone=1)", "optimizer=tileflow.optim.Gone(lr=1)", "gone"):
+    for bad in ("tileflow.train_model", "gone=1", "--gone 3", "epochs=-1", "tileflow.callbacks.Gone", "result.gone(x)",
+                "max_grad_norm='much'",
+                "tileflow gone", "tileflow.callbacks.EarlyStopping(gone=1)", "optimizer=tileflow.optim.Gone(lr=1)",
+                "gone"):
         with pytest.raises((AssertionError, AttributeError, ImportError, ValueError, SystemExit)):
             check_ours(bad)
     for bad in ("loads", "JSONDecoder(gone=)", "decoder.Gone"):

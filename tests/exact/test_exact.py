@@ -10,6 +10,7 @@ import numpy as np
 import paths
 import pytest
 from evaluate import run_kernel
+from samples import cases
 
 import tileflow
 from tileflow import exact, nn, optim
@@ -190,7 +191,47 @@ def magnitudes(op: Op, work: Work, arrays: list[Array | None], wanted: tuple[Arr
     return [np.float32(largest) for _ in wanted]
 
 
-def check_operator(op: Op, arrays: list[Array | None], trials: int, tolerance: float, precision: str = "32.32", **fields: Any) -> None:
+def put_together(wide: bool = False) -> list[tuple[Op, list[Array | None], float]]:
+    """Scatters, the best of an axis, running sums, forests and alignments, with the tolerance of each: 0 where bits are
+    the same."""
+    found: list[tuple[Op, list[Array | None], float]] = []
+    sizes = [
+        (2, 5, 7, 3),
+        *([(1, 1, 4, 1), (1, 23, 3, 2), (3, 2, 40, 5), (4, 9, 1, 1), (1, 6, 33, 17)] if wide else []),
+    ]
+    for outer, n, k, inner in sizes:
+        for reduction in ("none", "add", "mul", "min", "max"):
+            tolerance = 2e-5 if reduction in ("add", "mul") else 0.0
+            index, updates = rng.integers(-n, n, (outer, k, inner)), f(outer, k, inner)
+            found.append((OPS["ScatterAlong"](reduction=reduction), [f(outer, n, inner), index, updates], tolerance))
+            rows = rng.integers(-n, n, (k, outer)).astype(np.int32)
+            found.append((OPS["ScatterRows"](reduction=reduction), [f(n, inner), rows, f(k, outer, inner)], tolerance))
+            whole = rng.integers(-3, 4, (outer, k, inner)).astype(np.int32)
+            found.append(
+                (OPS["ScatterAlong"](reduction=reduction), [np.ones((outer, n, inner), np.int32), index, whole], 0.0)
+            )
+        lines = np.round(f(outer, n * k, inner), 1)                        # so coarse that there are equals
+        lines.reshape(-1)[:: 11] = -0.0
+        found += [(OPS["TopK"](K=best, axis=1, largest=largest), [np.where(lines > 2, np.nan, lines), ], 0.0)
+                  for best in sorted({1, min(3, n * k), min(n * k, 12)}) for largest in (0, 1)]
+        found += [
+            (OPS[name](axis=1, exclusive=e, reverse=r), [x], tolerance)
+            for name in ("CumSum", "CumProd")
+            for e in (0, 1)
+            for r in (0, 1)
+            for x, tolerance in ((lines, 2e-5), (rng.integers(-3, 4, lines.shape), 0.0))
+        ]
+    named = {c.name: c for c in cases()}
+    trees, alignments = (
+        ("Trees-1", *(("Trees-0", "Trees-2", "Trees-3", "Trees-4") if wide else ())),
+        ("CTCLoss-0", "CTCLossGrad-0", "CTCBeamSearchDecoder-0"),
+    )
+    found += [(named[name].op, named[name].arrays(), 2e-5) for name in trees]
+    return found + [(named[name].op, named[name].arrays(), 0.0) for name in alignments]
+
+
+def check_operator(op: Op, arrays: list[Array | None], trials: int, tolerance: float, precision: str = "32.32",
+                   memory: int = 8 * KIB, **fields: Any) -> None:
     """Random plans against the whole kernel; `tolerance` 0: the same bits."""
     wanted = run_kernel(op, *arrays)
     work = op.work([None if a is None else type_of(a) for a in arrays], [type_of(y) for y in wanted])
@@ -198,7 +239,7 @@ def check_operator(op: Op, arrays: list[Array | None], trials: int, tolerance: f
     random = np.random.default_rng(7)
     for _ in range(trials):
         chosen = random_plan(work, random, **fields)
-        found = Tiles(16, 8 * KIB, precision).run(op, chosen, arrays)
+        found = Tiles(16, memory, precision).run(op, chosen, arrays)
         for i, (a, b) in enumerate(zip(found, wanted, strict=True)):
             assert type_of(a) == type_of(b), op
             if tolerance == 0:
@@ -216,6 +257,37 @@ def test_sums_split_at_random_are_equal_in_accuracy_class(cases: Callable[[], li
 def test_element_wise_and_indexing_operators_give_the_same_bits():
     for op, arrays in same_bits():
         check_operator(op, arrays, 3, 0.0)
+
+
+@pytest.mark.parametrize("wide", [False, paths.rare(True)])
+def test_parts_that_are_put_together_are_the_whole(wide: bool):
+    """Whatever is cut, in uneven parts, with grains, one after the other: the same bits where nothing is added in
+    another order."""
+    for op, arrays, tolerance in put_together(wide):
+        check_operator(op, arrays, 12 if wide else 4, tolerance, memory=64 * KIB)
+
+
+@pytest.mark.parametrize("name", ["TopK", "CumSum", "ScatterAlong"])
+def test_what_is_put_together_travels_as_float16(name: str):
+    x = np.round(f(3, 16, 2), 1)
+    given: dict[str, tuple[Op, list[Array | None]]] = {
+        "TopK": (OPS["TopK"](K=4, axis=1), [x]), "CumSum": (OPS["CumSum"](axis=1), [x]),
+        "ScatterAlong": (OPS["ScatterAlong"](reduction="add"), [x, rng.integers(0, 16, (3, 40, 2)), f(3, 40, 2)])}
+    op, arrays = given[name]
+    found = Tiles(16, 8 * KIB, "16.16").run(op, plan({"a": 3, "b": 4}, reduce_stages=2), arrays)
+    for a, b in zip(found, run_kernel(op, *arrays), strict=True):
+        np.testing.assert_allclose(a, b, atol=2e-2)
+        assert (a == a.astype(np.float16)).all()
+
+
+def test_a_part_receives_what_others_found():
+    """Of running sums one number of each other part; of the best of an axis all that the others of its group have."""
+    x = f(1, 32)
+    machine = Tiles(4, KIB)
+    machine.run(OPS["CumSum"](axis=1), plan({"b": 4}), [x])
+    assert machine.traffic.received == {t: 8 * 4 + 3 * 4 for t in range(4)}
+    machine.run(OPS["TopK"](K=2, axis=1), plan({"b": 4}, reduce_stages=1), [x])
+    assert machine.traffic.received == {0: 8 * 4 + 3 * 2 * (4 + 8), **{t: 8 * 4 for t in range(1, 4)}}
 
 
 def test_scatters_give_the_same_bits_where_no_sum_is_split():

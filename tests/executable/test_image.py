@@ -58,8 +58,8 @@ assert "onnx" not in sys.modules
 def network() -> nn.Module:
     """Weights laid out once per update, running statistics, random numbers."""
     nn.manual_seed(1)
-    return nn.Sequential(nn.Conv2d(2, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Dropout(0.4),
-                         nn.Linear(32, 4))
+    return nn.Sequential(nn.Conv2d(2, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+                         nn.Dropout(0.4), nn.Linear(32, 4))
 
 
 def rows(count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -113,7 +113,8 @@ def test_training_goes_on_in_another_process(name: str, tmp_path: Path):
     options = TRAININGS[name]
     optimizer = optim.AdamW(lr=optim.schedules.exponential(0.01, 0.9))
     model = tileflow.training_model(network(), optimizer=optimizer, micro_batch_size=2, **options)
-    count = 2 * math.prod(options.get(name, 1) for name in ("gradient_accumulation", "device_iterations", "replication_factor"))
+    count = 2 * math.prod(options.get(name, 1)
+                          for name in ("gradient_accumulation", "device_iterations", "replication_factor"))
     model(*rows(count))
     wanted, found = elsewhere(tmp_path, model, rows(count))
     assert wanted == found

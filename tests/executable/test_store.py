@@ -42,11 +42,11 @@ def lowered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[st
         return real(*args)
     monkeypatch.setattr(lowering, "make_plan", noted)
     monkeypatch.setattr(store, "enabled", True)
-    folder = cache.folder()
-    monkeypatch.setattr(store, "_name", lambda key: f"image-{tmp_path.name}-{key}")
-    monkeypatch.setattr(store, "KINDS", (f"image-{tmp_path.name}",))
+    folder, kind = cache.folder(), f"image-{os.getpid()}-{tmp_path.name}"       # other workers have folders of that name
+    monkeypatch.setattr(store, "_name", lambda key: f"{kind}-{key}")
+    monkeypatch.setattr(store, "KINDS", (kind,))
     yield made
-    for path in folder.glob(f"image-{tmp_path.name}-*"):
+    for path in folder.glob(f"{kind}-*"):
         path.unlink()
 
 
@@ -236,20 +236,21 @@ def dying(source, target):
         os.kill(os.getpid(), signal.SIGKILL)
     real(source, target)
 os.replace = dying
-store._name = lambda key: f"image-{sys.argv[1]}-{key}"
-store.KINDS = (f"image-{sys.argv[1]}",)
+store._name = lambda key: f"{sys.argv[1]}-{key}"
+store.KINDS = (sys.argv[1],)
 import test_store
 test_store.trained()
 """
 
 
-def test_a_process_killed_while_it_writes_leaves_nothing_that_is_read(tmp_path: Path, lowered: list[str],
+def test_a_process_killed_while_it_writes_leaves_nothing_that_is_read(lowered: list[str],
                                                                       monkeypatch: pytest.MonkeyPatch):
     """What it has left goes with the next image that is kept, once it is old."""
-    done = subprocess.run([sys.executable, "-c", KILLED, tmp_path.name], env={**os.environ, "PYTHONPATH": PATH},
+    kind, = store.KINDS
+    done = subprocess.run([sys.executable, "-c", KILLED, kind], env={**os.environ, "PYTHONPATH": PATH},
                           capture_output=True, text=True)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    left, = cache.folder().glob(f"image-{tmp_path.name}-*.tmp")
+    left, = cache.folder().glob(f"{kind}-*.tmp")
     trained()
     assert len(lowered) == 1
     assert left.exists(), "somebody may be writing it"

@@ -183,8 +183,8 @@ def test_where_nothing_is_enough_all_is_tried_together():
 
 
 def test_levers_together_come_before_more_ipus():
-    """Where only several at once fit on one IPU, they stand in the list, none of them superfluous, and the more samples a second an IPU has, the
-    earlier."""
+    """Where only several at once fit on one IPU, they stand in the list, none of them superfluous, and the more samples
+    a second an IPU has, the earlier."""
     given = dict(GIVEN["training"])
     found = compiled(**given, machine=narrow(0.5, **given)).tiled
     several = next(lever for lever in found.levers() if lever.ipus == 1 and len(lever.changes) > 2)
@@ -193,7 +193,8 @@ def test_levers_together_come_before_more_ipus():
         fewer = {n: v for n, v in several.changes.items() if n != name}
         alone = compiled(**{**given, "machine": found.chip, **fewer}).tiled
         assert not alone.fits or alone.samples_per_second <= several.samples_per_second
-    rows = [lever.changes.get("micro_batch_size", 16) for lever in compiled(**given, machine=narrow(0.4, **given)).tiled.levers() if lever.fits]
+    rows = [lever.changes.get("micro_batch_size", 16)
+            for lever in compiled(**given, machine=narrow(0.45, **given)).tiled.levers() if lever.fits]
     assert max(rows) > 1, "as many rows as may be"
 
 

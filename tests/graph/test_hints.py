@@ -34,5 +34,6 @@ def test_what_is_asked_of_a_node_in_place_of_several() -> None:
     backward; checkpoints stay."""
     plain, first = Origin(("a",), hints=Hints(stage=1)), Origin(("b",), hints=Hints(0.3, stage=2, recomputed="layer"))
     other = Origin(("c",), hints=Hints(partials="float16", stage=0, kept=True))
-    assert plain.merged(first, other) == Origin(("a", "b", "c"), hints=Hints(0.3, stage=2, recomputed="layer", kept=True))
+    assert plain.merged(first, other) == Origin(("a", "b", "c"),
+                                                hints=Hints(0.3, stage=2, recomputed="layer", kept=True))
     assert replace(plain, role="backward").merged(first, other).hints.stage == 0

@@ -137,12 +137,14 @@ def test_values_of_the_engine(seed: int) -> None:
     check_engine(seed)
 
 
-@pytest.mark.parametrize("optimizer", [optim.SGD(lr=0.1, momentum=0.9), optim.LAMB(lr=0.1, max_grad_norm=0.5), optim.AdamW(lr=0.1)],
+@pytest.mark.parametrize("optimizer",
+                         [optim.SGD(lr=0.1, momentum=0.9), optim.LAMB(lr=0.1, max_grad_norm=0.5), optim.AdamW(lr=0.1)],
                          ids=lambda o: type(o).__name__)
 @pytest.mark.parametrize("network", [Images, Tokens])
 @pytest.mark.parametrize("checkpoints", [0, 2], ids=["kept", "rematerialised"])
 def test_whole_updates(network: type[Images] | type[Tokens], optimizer: optim.Optimizer, checkpoints: int) -> None:
-    """The last micro-batch of an update, its fold and the update: as the host has them they give the states that they give as they were written."""
+    """The last micro-batch of an update, its fold and the update: as the host has them they give the states that they
+    give as they were written."""
     rng = np.random.default_rng(1)
     x, labels = network.rows(rng, 2), rng.integers(0, CLASSES, 2)
     graph = record(network(), [("x", type_of(x))], training=True, dtype="float32")

@@ -61,7 +61,7 @@ def test_work_describes_the_operands(op: Op, types: list[TensorType | None]):
     sizes = {a.name: a.size for a in work.axes}
     assert len(sizes) == len(work.axes)
     assert all(n > 0 for n in sizes.values())
-    assert {a.kind for a in work.axes} <= {"parallel", "reduce", "whole"}
+    assert {a.kind for a in work.axes} <= {"parallel", "reduce", "staged", "whole"}
     assert work.flops >= 0
     assert len(work.outputs) == len(outputs)
     assert len(work.inputs) <= len(types)

@@ -125,7 +125,8 @@ def put(b: Builder, node: Node, i: int, readers: int, made: Made) -> None:
 
 
 def check_means_the_same(graph: Graph, passes: Callable[[Graph], Graph]) -> list[str]:
-    """Every output and gradient after the passes against before; returns the operators that the passes left, and what they added to them."""
+    """Every output and gradient after the passes against before; returns the operators that the passes left, and what
+    they added to them."""
     feeds = {v.name: draw(v.shape, i + 2) * (10 if v.name == "q" else 1) for i, v in enumerate(graph.inputs)}
     with np.errstate(all="ignore"):
         wanted = evaluate(graph, feeds)

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -165,17 +166,68 @@ def test_where_only_names_and_elements_show_it(proto: ModelProto, doubtful: bool
     assert all(s.trainable for s in read(proto).graph.parameters)
 
 
-@pytest.mark.parametrize(("fold", "opset", "names"), [
-    (True, 17, ["onnx::MatMul_13"]), (False, 17, ["original0", "original1"]), (True, 18, ["original0", "original1"])])
-def test_weight_normalisation_before_a_product_and_the_remedy_of_the_guide(fold: bool, opset: int, names: list[str]) -> None:
-    """The exporter transposes the weight in any case: what it computed looks like what it moved, and docs/exporting.md says what helps."""
+def products(normed: Sequence[bool], opset: int, fold: bool = True, named: bool = False,
+             fixed: bool = True) -> ModelProto:
+    """Layers over three axes, which the older exporter writes as a MatMul by a transposed weight, some with weight
+    normalisation; `named`: the output has a name, not a number. Not `fixed`: sizes are read from the input before the
+    first layer."""
     torch = needs("torch")
     from exported_networks import quiet
-    net, file = torch.nn.Sequential(torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(4, 6))), io.BytesIO()
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            layers = [torch.nn.Linear(4, 4) for _ in normed]
+            self.body = torch.nn.Sequential(*(part for layer, norm in zip(layers, normed, strict=True) for part in (
+                torch.nn.utils.parametrizations.weight_norm(layer) if norm else layer, torch.nn.GELU())))
+
+        def forward(self, x: Any) -> Any:
+            return self.body(x if fixed else x.view(x.shape[0], x.shape[1], -1))
+    file, names = io.BytesIO(), {"input_names": ["x"], "output_names": ["y"]} if named else {}
     with quiet():
-        torch.onnx.export(net, (torch.zeros(2, 3, 4),), file, dynamo=False, opset_version=opset, do_constant_folding=fold)
-    result = read(load_from_string(file.getvalue()))
-    assert [s.name.rpartition(".")[2] for s in result.graph.parameters] == ["bias", *names]
+        torch.onnx.export(Net(), (torch.zeros(2, 3, 4),), file, dynamo=False, opset_version=opset,
+                          do_constant_folding=fold, **names,
+                          dynamic_axes={"x" if named else "onnx::Shape_0": {0: "N"}} if not fixed else None)
+    proto = load_from_string(file.getvalue())
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 2
+    return proto
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("normed", [(True,), (True, True), (True, False), (False, True, False), (False,),
+                                    (False, False)], ids=str)
+@pytest.mark.parametrize("opset", [13, 17])
+def test_numbers_tell_a_computed_weight_from_a_transposed_one(normed: tuple[bool, ...], opset: int,
+                                                              named: bool) -> None:
+    """Below opset 18 the exporter folds weight normalisation and the transposition that any weight needs: what it
+    computed took more steps. Before the first there is no other one, and a name of the output leaves the count of
+    values, by which computed ones make the first doubtful."""
+    proto = products(normed, opset, named=named)
+    sentences = said(proto, PERHAPS)
+    weights = [node.input[1] for node in proto.graph.node if node.op_type == "MatMul"]
+    sure = [name for name, norm in zip(weights, normed, strict=True) if norm]
+    doubtful = [weights[0], *sure] if named and any(normed) and not normed[0] else sure
+    assert sentences == ([f"{', '.join(doubtful)}. What is trained is another network then. To keep the parameters, "
+                          f"{OPTIMIZE}"] if sure else [])
+    assert {*weights} < {s.name for s in read(proto).graph.parameters if s.trainable}
+
+
+@pytest.mark.parametrize(("normed", "found"), [((True, True, True), [0, 1, 2]), ((False, True, False), [0, 1]),
+                                               ((False, False), [])], ids=str)
+def test_numbers_that_shapes_have_as_well(normed: tuple[bool, ...], found: list[int]) -> None:
+    """The first weight stands behind sizes, whose folding takes numbers, too: alone it is no doubt, beside one that was
+    computed it is."""
+    proto = products(normed, 17, named=True, fixed=False)
+    weights = [node.input[1] for node in proto.graph.node if node.op_type == "MatMul"]
+    assert [text.partition(".")[0]
+            for text in said(proto, PERHAPS)] == [", ".join(weights[i] for i in found)] * bool(found)
+
+
+@pytest.mark.parametrize(("fold", "opset"), [(False, 17), (True, 18)])
+def test_weight_normalisation_that_stays_in_the_file(fold: bool, opset: int) -> None:
+    """As docs/exporting.md says: without the folding, or with an opset that it does not fold."""
+    result = read(products((True,), opset, fold))
+    assert [s.name.rpartition(".")[2] for s in result.graph.parameters] == ["bias", "original0", "original1"]
     assert not result.warnings
 
 

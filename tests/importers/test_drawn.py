@@ -104,7 +104,7 @@ def test_other_draws_are_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(ModelError, match=r"was not written: read again, it does not compute what the engine does for the output 'y'"):
         run(wrap_model(vae()), tmp_path)
     assert not (tmp_path / "checkpoint.safetensors").exists()
-    monkeypatch.setattr("tileflow.api.training.rehearse", lambda *arguments: None)
+    monkeypatch.setattr("tileflow.api.training.rehearsed", lambda *arguments: None)
     with pytest.raises(ModelError, match=r"was not written: read again, it does not compute what the engine does for the output 'y'"):
         run(wrap_model(vae()), tmp_path)
     assert (tmp_path / "checkpoint.safetensors").exists()
@@ -231,7 +231,8 @@ def test_what_fails_at_the_end_fails_before_the_first_epoch(case: str, error: ty
     if case.startswith("a folder"):
         (tmp_path / "model.onnx").mkdir()
     elif case.startswith("a disk"):
-        monkeypatch.setattr("tileflow.system.files.shutil.disk_usage", lambda folder: type("Usage", (), {"total": 100, "free": 1}))
+        monkeypatch.setattr("tileflow.system.files.shutil.disk_usage",
+                            lambda folder: type("Usage", (), {"total": 100, "free": 1}))
     elif case.startswith("a metric"):
         options["optimizer"] = optim.AdamW(lr=schedules.plateau(0.1, metric="f1" if "nobody" in case else "r2"))
     else:
@@ -244,8 +245,8 @@ def test_what_fails_at_the_end_fails_before_the_first_epoch(case: str, error: ty
 
 def test_a_folder_that_takes_the_file_is_trained_in(tmp_path: Path) -> None:
     said = Epochs()
-    run(wrap_model(plain()), tmp_path, callbacks=[said], optimizer=optim.AdamW(lr=schedules.plateau(0.1, metric="r2")), test_data=None,
-        validation_split=0.5, metrics="r2")
+    run(wrap_model(plain()), tmp_path, callbacks=[said], optimizer=optim.AdamW(lr=schedules.plateau(0.1, metric="r2")),
+        test_data=None, validation_split=0.5, metrics="r2")
     assert said.begun == 2
     assert (tmp_path / "model.onnx").exists()
 

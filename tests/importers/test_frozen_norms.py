@@ -1,9 +1,8 @@
-"""Batch normalisations that a file written for training has frozen, beside others by the batch: PyTorch's older exporter keeps each layer's mode."""
+"""Batch normalisations that a file written for training has frozen: PyTorch's exporters keep each layer's mode."""
 from __future__ import annotations
 
 import copy
 import io
-import warnings
 from typing import Any
 
 import numpy as np
@@ -13,19 +12,28 @@ from peers import needs
 
 torch = needs("torch")
 
+from exported_networks import quiet  # noqa: E402
+
 import tileflow  # noqa: E402
 from tileflow.importers.onnx import import_graph, wrap_model  # noqa: E402
+from tileflow.importers.onnx.inspect_training import training_report  # noqa: E402
+from tileflow.ops.norm import BatchNormalization  # noqa: E402
 
 nn = torch.nn
-SAID = "is frozen in the file, where others use the batch's statistics: its running statistics stay as they are."
+FROZEN = "Frozen, for a file that was written for training has them for inference: the batch normalisation in "
+STAY = ". The running statistics stay as they are; scale and shift are trained."
+UNKNOWN = ("train by the batch's statistics: the file has them all for inference, and nothing in it tells whether the "
+           "network froze some. The bridge keeps each layer's mode (docs/pytorch.md).")
+Hows = pytest.mark.parametrize("how", ["older", "older, opset 13", "newer"])
 
 
-def network(frozen: tuple[str, ...]) -> Any:
+def network(frozen: tuple[str, ...], *more: Any) -> Any:
     """In double precision, with statistics that are no batch's; `frozen` are in evaluation mode."""
     torch.manual_seed(0)
     net = nn.Sequential()
-    for name, part in (("first", nn.Linear(4, 6)), ("a", nn.BatchNorm1d(6)), ("relu", nn.ReLU()), ("b", nn.BatchNorm1d(6)),
-                       ("last", nn.Linear(6, 3))):
+    for name, part in (("first", nn.Linear(4, 6)), ("a", nn.BatchNorm1d(6)), ("relu", nn.ReLU()),
+                       ("b", nn.BatchNorm1d(6)),
+                       ("last", nn.Linear(6, 3)), *((f"more{i}", part) for i, part in enumerate(more))):
         net.add_module(name, part)
     net.double().train()
     for name in ("a", "b"):
@@ -38,21 +46,29 @@ def network(frozen: tuple[str, ...]) -> Any:
     return net
 
 
-def file_of(net: Any) -> onnx.ModelProto:
-    buffer = io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.onnx.export(copy.deepcopy(net), (torch.zeros(5, 4).double(),), buffer, dynamo=False, do_constant_folding=False, opset_version=17,
-                          training=torch.onnx.TrainingMode.PRESERVE)
+def file_of(net: Any, how: str = "older") -> onnx.ModelProto:
+    """Each module in the mode that it has."""
+    buffer, x = io.BytesIO(), torch.zeros(5, 4).double()
+    with quiet():
+        if how == "newer":
+            needs("onnxscript")
+            torch.onnx.export(copy.deepcopy(net), (x,), buffer, dynamo=True, optimize=False, external_data=False,
+                              verbose=False)
+        else:
+            torch.onnx.export(copy.deepcopy(net), (x,), buffer, dynamo=False, do_constant_folding=False,
+                              opset_version=13 if "13" in how else 17, training=torch.onnx.TrainingMode.PRESERVE)
     return onnx.load_from_string(buffer.getvalue())
 
 
+@Hows
 @pytest.mark.parametrize("frozen", [("a",), ("b",), ()], ids=str)
-def test_training_is_pytorchs(frozen: tuple[str, ...]):
-    """A frozen one normalises by its statistics, which stay, and its scale and shift are trained; the others by the batch."""
+def test_training_is_pytorchs(frozen: tuple[str, ...], how: str):
+    """A frozen one normalises by its statistics, which stay, and its scale and shift are trained; the others by the
+    batch."""
     net, rng = network(frozen), np.random.default_rng(1)
     before = {name: value.clone().numpy() for name, value in net.state_dict().items()}
-    model = tileflow.training_model(wrap_model(file_of(net)), loss="cross_entropy", optimizer=tileflow.optim.SGD(lr=0.1))
+    model = tileflow.training_model(wrap_model(file_of(net, how)), loss="cross_entropy",
+                                    optimizer=tileflow.optim.SGD(lr=0.1))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     for _ in range(4):
         x, y = rng.standard_normal((5, 4)), rng.integers(0, 3, 5)
@@ -70,12 +86,43 @@ def test_training_is_pytorchs(frozen: tuple[str, ...]):
             np.testing.assert_array_equal(found[f"{name}.{what}"], before[f"{name}.{what}"])
 
 
-@pytest.mark.parametrize(("frozen", "count"), [(("a",), 1), ((), 0), (("a", "b"), 0)], ids=str)
-def test_it_is_said(frozen: tuple[str, ...], count: int):
-    """Where one is frozen and another is not. In a file with none by the batch, as those for inference are, nothing tells: all are trained."""
-    model = wrap_model(file_of(network(frozen)))
+def said(net: Any, how: str) -> tuple[list[str], list[bool]]:
+    """What training the file says of modes, and which of its normalisations are by the batch."""
+    model = wrap_model(file_of(net, how))
     found = import_graph(model, training=True)
-    assert [w for w in found.warnings if "frozen" in w] == [f"BatchNormalization node '/a/BatchNormalization' {SAID}"][:count]
-    ops = [node.op for node in found.graph.nodes if type(node.op).__name__ == "BatchNormalization"]
-    assert [bool(op.training_mode) for op in ops].count(False) == count
-    assert not [w for w in import_graph(model, training=False).warnings if "frozen" in w]
+    assert not [w for w in import_graph(model, training=False).warnings if w.startswith(FROZEN) or w.endswith(UNKNOWN)]
+    sentences = [w for w in found.warnings if w.startswith(FROZEN) or w.endswith(UNKNOWN)]
+    assert {*sentences} <= {*training_report(model, found).doubts}
+    return sentences, [bool(node.op.training_mode)
+                       for node in found.graph.nodes if isinstance(node.op, BatchNormalization)]
+
+
+@Hows
+@pytest.mark.parametrize("frozen", [("a",), ("a", "b"), ()], ids=str)
+def test_it_is_said(frozen: tuple[str, ...], how: str):
+    """A dropout that drops shows that all are frozen."""
+    sentences, by_batch = said(network(frozen, nn.Dropout(0.25)), how)
+    assert by_batch == [name not in frozen for name in ("a", "b")]
+    assert len(sentences) == bool(frozen)
+    for text in sentences:
+        assert text.startswith(FROZEN)
+        assert text.endswith(STAY)
+        assert text.count(",") == len(frozen)
+
+
+@Hows
+def test_where_nothing_tells_it_is_said(how: str):
+    """All frozen without a dropout, or written for inference: all are trained by the batch."""
+    for net in (network(("a", "b")), network((), nn.Dropout(0.25)).eval()):
+        sentences, by_batch = said(net, how)
+        assert sentences == [f"2 batch normalisations {UNKNOWN}"]
+        assert by_batch == [True, True]
+
+
+@Hows
+def test_one_without_running_statistics_is_no_sign(how: str):
+    """It normalises by the batch in either mode, so that a file for inference with one is not one for training."""
+    statistics = nn.BatchNorm1d(3, track_running_stats=False)
+    assert said(network((), statistics).eval(), how) == ([f"2 batch normalisations {UNKNOWN}"], [True, True, True])
+    assert said(network((), statistics), how) == ([], [True, True, True])
+    assert said(network(("a",), statistics), how)[1] == [False, True, True]

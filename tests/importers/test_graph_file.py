@@ -43,7 +43,8 @@ def evaluated(case: Case, model: onnx.ModelProto, feeds: dict[str, Array]) -> li
     except RuntimeError as error:
         if "No implementation for operator" not in str(error):
             raise
-        return list(ReferenceEvaluator(graph_model(alone(case), FileForm(onnx.defs.onnx_opset_version(), None))).run(None, feeds))
+        return list(ReferenceEvaluator(graph_model(alone(case),
+                                                   FileForm(onnx.defs.onnx_opset_version(), None))).run(None, feeds))
 
 
 def alike(found: list[Any], wanted: tuple[Array, ...]) -> None:
@@ -211,7 +212,8 @@ def test_what_depends_on_the_batch_in_other_ways() -> None:
     np.testing.assert_array_equal(found[..., 0], np.concatenate([x, np.ones((7, 2), np.float32)], 1))
     with pytest.raises(UnsupportedError, match=r"symbolic batch, as the constant .* depends on it; give batch=None"):
         graph_model(made(Fixed(), 2), FileForm(), made(Fixed(), 3))
-    assert [d.dim_value for d in graph_model(made(Fixed(), 2), FileForm(batch=None)).graph.input[0].type.tensor_type.shape.dim] == [2, 3]
+    assert [d.dim_value for d in graph_model(made(Fixed(), 2),
+                                             FileForm(batch=None)).graph.input[0].type.tensor_type.shape.dim] == [2, 3]
 
 
 def test_what_cannot_be_written_is_said_and_leaves_the_old_file(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_the_trained_file_trains_again(tmp_path: Path) -> None:
 def test_a_file_that_computes_something_else_is_not_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The check reads the file as it stands: one in training mode is found out by its own outputs. It does so after training, too."""
     monkeypatch.setattr("tileflow.importers.onnx.export.to_inference", lambda proto: None)
-    monkeypatch.setattr("tileflow.api.training.rehearse", lambda *arguments: None)
+    monkeypatch.setattr("tileflow.api.training.rehearsed", lambda *arguments: None)
     with pytest.raises(ModelError, match=r"was not written: read again.*output 'y' \(it differs by .*The weights are as they were"):
         tileflow.train(wrap_model(training_file()), data=data(), micro_batch_size=16, out=str(tmp_path))
     assert not (tmp_path / "model.onnx").exists()

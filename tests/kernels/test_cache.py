@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -124,6 +125,21 @@ def test_a_damaged_or_swapped_file_is_deleted_and_compiled_anew(tmp_path: Path, 
     files["add"].mkdir()                                # neither read nor written: every start compiles it
     assert compiled() == compiled() == ["add"]
     assert [p for p in tmp_path.rglob("*") if p.suffix == ".tmp"] == []
+
+
+KILLED = """
+import os, signal
+os.replace = lambda source, target: os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_process_killed_while_it_writes_a_kernel_leaves_nothing_that_is_read(tmp_path: Path) -> None:
+    def run(script: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False,
+                              env={**os.environ, "TILEFLOW_CACHE_DIR": str(tmp_path), "PYTHONPATH": PATH})
+    assert run(KILLED + KERNEL).returncode == -signal.SIGKILL
+    assert [path.suffix for path in tmp_path.rglob("*") if path.is_file()] == [".tmp"]
+    assert run(KERNEL).stdout == "['add'] True\n"
 
 
 def test_the_doctor_counts_damaged_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,7 +113,8 @@ def test_what_nothing_is_known_of_has_no_name_and_what_says_its_content_has() ->
             return value
         return body
 
-    with pytest.raises(TypeError, match=r"Unknown says nothing that names it in the cache; give its class a method content\(\)"):
+    with pytest.raises(TypeError,
+                       match=r"Unknown says nothing that names it in the cache; give its class a method content\(\)"):
         content.digest(holding(Unknown()))
     for kind in (Told, Fields):
         assert content.digest(holding(kind(1.0))) == content.digest(holding(kind(1.0))) != content.digest(holding(kind(2.0)))
@@ -121,7 +122,8 @@ def test_what_nothing_is_known_of_has_no_name_and_what_says_its_content_has() ->
 
 def test_an_edit_recompiles_what_it_touches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(sources.ROOT, tmp_path / "kernels", ignore=shutil.ignore_patterns("__pycache__"))
-    modules = [f"{sources.PACKAGE}.{name}" for name in ("reduce", "rows", "conv.direct", "gemm.float32", "machine.claim", "elementwise.loops")]
+    modules = [f"{sources.PACKAGE}.{name}"
+               for name in ("reduce", "rows", "conv.direct", "gemm.float32", "machine.claim", "elementwise.loops")]
 
     def digests() -> list[str]:
         for function in (sources.digest, sources._text, sources._path, sources._imports):
@@ -132,7 +134,8 @@ def test_an_edit_recompiles_what_it_touches(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(sources, "ROOT", tmp_path / "kernels")
     assert digests() == here
     for edited, touched in {"reduce.py": {0}, "rows.py": {0, 1}, "gemm/micro.py": {2, 3}, "machine/boards.py": {4},
-                            "isa/vector.py": {0, 1, 2, 3, 5}, "machine/leaf.py": set(range(6)), "machine/cache.py": set(),
+                            "isa/vector.py": {0, 1, 2, 3, 5}, "machine/leaf.py": set(range(6)),
+                            "machine/cache.py": set(),
                             "isa/paths.py": set(range(6)), "conv/__init__.py": set(), "norm/planar.py": set()}.items():
         before, file = digests(), tmp_path / "kernels" / edited
         file.write_text(file.read_text() + "\nANOTHER = 1\n")

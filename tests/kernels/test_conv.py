@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 from peers import needs
 
-from tileflow.graph import TensorType
+from tileflow.graph import TensorType, type_of
 from tileflow.graph.work import Contraction
 from tileflow.kernels.isa import cpu
 from tileflow.ops.conv import Conv, ConvInputGrad, ConvWeightGrad
@@ -124,6 +124,29 @@ def test_several_images_share_a_unit() -> None:
     x, w = normal(37, 5, 6, 9), normal(5, 5, 3, 3, seed=1)
     y, = check_kernel(op, x, w, rtol=2e-5, atol=5e-5)
     check_kernel(gradients_of(op, x.shape, w.shape)[1], x, normal(*y.shape, seed=2), rtol=2e-5, atol=1e-3)
+
+
+def test_long_strides_are_operands_of_one_kernel() -> None:
+    """Whatever of a row lies within the padding."""
+    rng, leaves = np.random.default_rng(7), set()
+    for _ in range(40):
+        stride, taps, apart, wide = (int(n) for n in rng.integers((3, 1, 1, 1), (9, 5, 5, 30)))
+        before, after = (int(n) for n in rng.integers(0, (taps - 1) * apart + 3, 2))
+        if wide + before + after <= (taps - 1) * apart:
+            continue
+        op = Conv(strides=(1, stride), dilations=(1, apart), pads=(0, before, 0, after))
+        x, w = normal(1, 5, 2, wide), normal(5, 5, 2, taps, seed=1)
+        y, = check_kernel(op, x, w, rtol=2e-5, atol=5e-5)
+        over_input, over_weights = gradients_of(op, x.shape, w.shape)
+        for made, *given in ((op, x, w), (over_input, y, w), (over_weights, x, y)):
+            if made is not op:
+                check_kernel(made, *given, rtol=2e-5, atol=5e-5 * float(np.sqrt(y[0, 0].size + 1)))
+            types = [type_of(a) for a in given]
+            leaves |= {(call.leaf.name, y.shape, call.leaf)
+                       for call in made.kernel(types, made.infer(*types), cpu.current())}
+    found = [shape for name, shape, _ in leaves if name == "conv_forward"]
+    assert len(found) == len(set(found)) > 2, "the register block follows from the result's shape"
+    assert len({leaf for name, _, leaf in leaves if name == "conv_input_gradient"}) == 1
 
 
 def test_nan_and_infinity_stay_where_they_belong() -> None:

@@ -68,5 +68,6 @@ def test_an_epilogue_finishes_its_rows() -> None:
     y, = op.infer(type_of(x), type_of(w))
     product, factor = Var(0, "float32"), Var(1, "float32")
     exprs, kinds, factors = (maximum(product * factor, 0),), ("channel",), np.arange(6, dtype=np.float32)
-    fused, apart = (run_kernel(hosting.finished(o, 3, y, exprs, kinds), x, w, bias, factors)[0] for o in (op, Afterwards(op)))
+    fused, apart = (run_kernel(hosting.finished(o, 3, y, exprs, kinds), x, w, bias, factors)[0]
+                    for o in (op, Afterwards(op)))
     assert fused.tobytes() == apart.tobytes()

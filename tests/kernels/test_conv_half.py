@@ -17,7 +17,7 @@ from test_conv_tiles import leaves
 
 from tileflow.graph import Builder, Graph, TensorType, type_of
 from tileflow.host.form import takes_halves
-from tileflow.kernels.conv import ConvAxis, ConvProblem, winograd
+from tileflow.kernels.conv import ConvAxis, ConvProblem, algorithms, winograd
 from tileflow.kernels.conv.indirection import fill_table, phase_pixels
 from tileflow.kernels.elementwise.expr import Var, maximum
 from tileflow.kernels.gemm import tiles
@@ -38,12 +38,17 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "volume": ((1, 16, 4, 5, 6), (20, 16, 2, 2, 3), dict(pads=(1, 0, 1, 1, 1, 0))),
     "runs": ((1, 80, 7, 7), (35, 80, 3, 3), dict(pads=(1, 1, 1, 1))),
     "depthwise": ((2, 19, 9, 10), (19, 1, 3, 3), dict(group=19, strides=(2, 1), pads=(1, 1, 1, 1))),
+    "pairs in groups": ((2, 36, 11, 7), (44, 18, 3, 2), dict(group=2, strides=(2, 1), pads=(1, 2, 0, 1))),
+    "few channels, odd pixels": ((1, 16, 15, 15), (12, 16, 3, 3), dict(pads=(1, 1, 1, 1))),
+    "long sums": ((1, 418, 5, 5), (34, 418, 3, 3), dict(pads=(1, 1, 1, 1))),
     "one": ((1, 1, 1, 1), (1, 1, 1, 1), {}),
     "no image": ((0, 16, 6, 6), (5, 16, 3, 3), {}),
 }
 """Shapes are planar, as ONNX has them."""
 QUICK = ("primes", "strides in groups", "depthwise")
 """What every path runs, and bfloat16."""
+PAIRS = ("pairs in groups", "few channels, odd pixels", "long sums")
+"""What a path runs that multiplies pairs of bfloat16."""
 
 
 @pytest.fixture(params=[paths.entry(path, quick=path.tiles != "software") for path in dict.fromkeys([*([] if EMULATED else VECTOR_PATHS), *PATHS])])
@@ -102,8 +107,11 @@ def runs() -> Iterator[Any]:
         everything = not EMULATED and path in (VECTOR_PATHS[0], PATHS[-1])
         for dtype in NUMPY:
             for name in CASES:
-                if name in QUICK or (dtype == "float16" and everything):
-                    quick = dtype == "float16" and (name == QUICK[0] or not path.amx)
+                pairs = dtype == "bfloat16" and path.pairs and name in PAIRS
+                if name in QUICK or (dtype == "float16" and everything) or pairs:
+                    quick = (dtype == "float16"
+                             and (name == QUICK[0] or not path.amx)) or (dtype == "bfloat16" and name == PAIRS[0]
+                                                                         and not path.amx)
                     yield paths.entry(path, dtype, name, quick=quick and path.tiles != "software")
 
 
@@ -116,7 +124,9 @@ def test_kernels(path: cpu.Cpu, dtype: str, name: str) -> None:
     g = draw(dtype, *y.shape, seed=2)
     check(over_input, g, w)
     check(over_weights, x, g)
-    if path.amx and w_shape[1] >= 16 and x_shape[0]:
+    if path.pairs and not path.amx and dtype == "bfloat16" and name in PAIRS:
+        assert "half_pack" in leaves(forward, x, w), "products of pairs read woven weights"
+    if path.amx and min(w_shape[:2]) >= 16 and x_shape[0]:
         found = [*leaves(forward, x, w), *leaves(over_input, g, w), *leaves(over_weights, x, g)]
         assert found.count("tile_pack") >= 3, found
 
@@ -196,14 +206,22 @@ def test_the_host_computes_them_on_sixteen_bits_in_one_region_of_channels_last()
     assert names.count("TurnChannels") == 2
     assert "Rounded" not in names
 
-    def taken(x: tuple[int, ...], w: tuple[int, ...], **attributes: Any) -> bool:
+    def taken(x: tuple[int, ...], w: tuple[int, ...], dtype: str = "bfloat16", **attributes: Any) -> bool:
         op = Conv(**attributes)
-        types = [TensorType("bfloat16", s) for s in (x, w)]
+        types = [TensorType(dtype, s) for s in (x, w)]
         return takes_halves(op, types, op.infer(*types), cpu.current())
 
     assert taken((2, 64, 8, 8), (64, 64, 5, 5))
     with cpu.forced(VECTOR_PATHS[0]):
-        assert taken((8, 64, 28, 28), (64, 64, 3, 3)) != winograd.serves(Conv().problem((8, 64, 28, 28), (64, 64, 3, 3)), "f4", cpu.current())
+        fewer = winograd.serves(Conv().problem((8, 64, 28, 28), (64, 64, 3, 3)), "f4", cpu.current())
+        assert taken((8, 64, 28, 28), (64, 64, 3, 3), "float16") != fewer
+        assert taken((8, 64, 28, 28), (64, 64, 3, 3)) != (fewer and not cpu.current().pairs)
+        pairs = cpu.current().pairs                                # of few channels they fill no vectors, whichever side has them
+        assert [taken((2, c, 12, 12), (oc, c, 5, 5))
+                for c, oc in ((10, 20), (20, 10), (16, 16))] == [False, False, pairs]
+        for c, gradients in ((3, False), (10, False), (16, True), (64, True)):
+            assert algorithms.takes_halves(Conv().problem((2, c, 8, 8), (64, c, 3, 3)), "b2", cpu.current(),
+                                           of_weights=True) == gradients
     assert not taken((2, 3, 8, 8), (64, 3, 3, 3))
     assert taken((2, 64, 8, 8), (64, 1, 3, 3), group=64)
 

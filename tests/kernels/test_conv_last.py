@@ -13,6 +13,7 @@ from peers import needs, torch_has_avx512
 from tileflow.graph import TensorType, type_of
 from tileflow.host.form import Blockwise, HostForm, HostOp, blockwise, calls, channels_last
 from tileflow.host.hosted import Hosted, hosted
+from tileflow.kernels.conv import depthwise
 from tileflow.kernels.elementwise.expr import Var, maximum
 from tileflow.kernels.isa import cpu
 from tileflow.kernels.machine.call import Call
@@ -41,11 +42,15 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "depthwise": ((2, 70, 9, 10), (70, 1, 3, 3), dict(group=70, pads=(1, 1, 1, 1))),
     "depthwise, stride 2": ((1, 5, 13, 9), (5, 1, 5, 2), dict(group=5, strides=(2, 3), dilations=(1, 2), pads=(2, 0, 1, 2))),
     "depthwise line": ((3, 33, 40), (33, 1, 4), dict(group=33, pads=(3, 0))),
+    "depthwise lines, stride 2": ((2, 37, 8, 21), (37, 1, 5, 5), dict(group=37, strides=(1, 2), pads=(2, 2, 2, 2))),
+    "depthwise lines, three taps, stride 2": ((3, 40, 9, 11), (40, 1, 3, 3),
+                                              dict(group=40, strides=(2, 2), dilations=(2, 1), pads=(1, 1, 1, 1))),
+    "depthwise lines, seven taps": ((1, 70, 6, 13), (70, 1, 2, 7), dict(group=70, pads=(0, 3, 1, 5))),
     "two filters to a channel": ((2, 5, 6, 7), (10, 1, 3, 3), dict(group=5, pads=(1, 1, 1, 1))),
     "no image": ((0, 5, 6, 6), (5, 5, 3, 3), {}),
 }
 """Shapes are planar, as ONNX has them."""
-EVERYWHERE = ("primes", "strides", "depthwise, stride 2")
+EVERYWHERE = ("primes", "strides", "depthwise, stride 2", "depthwise lines, stride 2")
 """Cases that every path runs."""
 OFTEN = (*EVERYWHERE, "two filters to a channel", "no image")
 
@@ -75,6 +80,22 @@ def test_kernels(path: str, name: str) -> None:
         g = normal(*y.shape, seed=2)
         check_kernel(over_input, g, w, rtol=2e-5, atol=scale)
         check_kernel(over_weights, x, g, rtol=2e-5, atol=scale * float(np.sqrt(g[..., 0].size + 1)))
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("depthwise")])
+def test_lines_have_the_bits_of_single_outputs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outputs that share what they read add it up as each alone does, also where lines end within a block, and
+    backwards."""
+    x_shape, w_shape, attributes = CASES[name]
+    forward, over_input, _ = forms(Conv(**attributes), x_shape, w_shape)
+    x, w, bias = last(normal(*x_shape)), normal(*w_shape, seed=1), normal(w_shape[0], seed=2)
+    x[0, 0, ..., 1] = np.nan
+    y, = run_kernel(forward, x, w, bias)
+    g = normal(*y.shape, seed=3)
+    dx, = run_kernel(over_input, g, w)
+    monkeypatch.setattr(depthwise, "ALONG", {})
+    np.testing.assert_array_equal(run_kernel(forward, x, w, bias)[0], y)
+    np.testing.assert_array_equal(run_kernel(over_input, g, w)[0], dx)
 
 
 @pytest.mark.parametrize("name", ["primes", "strides", "volume", "depthwise, stride 2"])
@@ -184,7 +205,8 @@ def test_epilogues(name: str, turned: bool) -> None:
     x = last(x) if turned else x
     y, = chosen.infer(type_of(x), type_of(w))
     arrays = (x, w, bias, scale, normal(*y.shape, seed=4))
-    fused, apart = (run_kernel(hosting.finished(o, 3, y, exprs, kinds), *arrays)[0] for o in (chosen, Afterwards(chosen)))
+    fused, apart = (run_kernel(hosting.finished(o, 3, y, exprs, kinds), *arrays)[0]
+                    for o in (chosen, Afterwards(chosen)))
     assert fused.tobytes() == apart.tobytes()
     split, = run_kernel(hosting.finished(chosen, 3, y, exprs, kinds), *arrays, workers=3)
     assert split.tobytes() == apart.tobytes()

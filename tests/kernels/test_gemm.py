@@ -263,7 +263,8 @@ def test_blocking_depends_on_shapes_only_and_packs_what_outgrows_the_cache() -> 
         path = cpu.PATHS[name]
         ways = [blocking(simplify(GemmProblem(*shape)), "f4", path).way for shape in
                 ((64, 64, 64), (40, 256, 320, False, True), (2048, 2048, 2048), (1, 4096, 4096), (300, 300, 64, True, True))]
-        assert ways == ["direct", "dots", *(["tiles", "direct", "tiles"] if path.amx else ["packed", "direct", "packed"])]
+        assert ways == ["direct", "dots",
+                        *(["tiles", "direct", "tiles"] if path.amx else ["packed", "direct", "packed"])]
 
 
 @pytest.mark.parametrize("path", paths.PATHS)
@@ -338,7 +339,8 @@ def test_an_epilogue_in_finished_blocks_has_the_bits_of_a_pass_afterwards(path: 
 
 
 def test_panels_beforehand_are_summed_in_the_same_order() -> None:
-    """The blocking of a packed operand keeps the depth of the plain way, unless that is made of dot products or only packing makes tiles pay."""
+    """The blocking of a packed operand keeps the depth of the plain way, unless that is made of dot products or only
+    packing makes tiles pay."""
     for name in cpu.available():
         for shape in ((64, 64, 64), (40, 320, 256, False, False), (256, 320, 40, True), (2048, 2048, 2048), (300, 300, 700, True, True)):
             p = simplify(GemmProblem(*shape))
@@ -346,4 +348,18 @@ def test_panels_beforehand_are_summed_in_the_same_order() -> None:
             assert packed is not None
             assert packed.panels
             plain = blocking(p, "f4", cpu.PATHS[name])
-            assert packed.depth == plain.depth or (packed.way == "tiles" and plain.way != "tiles" and cpu.PATHS[name].amx)
+            assert packed.depth == plain.depth or (packed.way == "tiles" and plain.way != "tiles"
+                                                   and cpu.PATHS[name].amx)
+
+
+@pytest.mark.skipif("avx512" not in cpu.available(), reason="the other paths copy all transposed operands")
+@pytest.mark.parametrize(("m", "n"), [(512, 64), (64, 512), (1024, 51)])
+def test_rows_that_share_cache_sets_are_copied_and_keep_their_bits(m: int, n: int) -> None:
+    """Of a transposed A: what is read where it lies has the sums of what is copied."""
+    with cpu.forced("avx512") as current:
+        p = GemmProblem(m, n, 150, trans_a=True)
+        assert blocking(p, "f4", current).way == "packed"
+        assert blocking(GemmProblem(m - 16, n - 3, 150, trans_a=True), "f4", current).way == "direct"
+        a, b = operands(np.random.default_rng(4), p, "f4")
+        np.testing.assert_array_equal(run(p, a, b),
+                                      run(p, a, b, force=Blocking("direct", 96, 2 * columns("f4", current), 256)))

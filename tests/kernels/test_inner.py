@@ -20,7 +20,8 @@ from tileflow.kernels.scan import running_sum
 def numbas(state: Any, lowering: type) -> list[Any]:
     """Numba's own passes, but for the last."""
     pipeline = compiler.DefaultPassBuilder.define_nopython_pipeline(state)
-    pipeline.passes = [(lowering if step is typed_passes.NativeLowering else step, text) for step, text in pipeline.passes]
+    pipeline.passes = [(lowering if step is typed_passes.NativeLowering else step, text)
+                       for step, text in pipeline.passes]
     pipeline._finalized = False
     pipeline.finalize()
     return [pipeline]
@@ -34,7 +35,8 @@ class Copying(compiler.Compiler):
 
 
 @pytest.mark.parametrize("leaf", [running_sum["f4"]], ids=lambda leaf: leaf.name)
-def test_a_body_that_is_moved_into_its_leaf_is_the_code_that_numba_copies_there(leaf: Leaf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_that_is_moved_into_its_leaf_is_the_code_that_numba_copies_there(
+        leaf: Leaf, monkeypatch: pytest.MonkeyPatch) -> None:
     @global_compiler_lock
     def code() -> list[str]:
         module = build.linked([build.Entry("entry", leaf._entry(), ENTRY)])
@@ -83,8 +85,8 @@ for made in (running_sum["f8"], row_leaf("softmax", "f4"), attention_leaf("f4"),
 @exhaustive
 def test_all_that_a_leaf_calls_is_what_numbas_own_passes_make_of_it() -> None:
     def code(way: str) -> list[str]:
-        made = subprocess.run([sys.executable, "-c", SCRIPT, way], cwd=ROOT, capture_output=True, text=True, timeout=300,
-                              env={**os.environ, "PYTHONPATH": PATH}, check=True)
+        made = subprocess.run([sys.executable, "-c", SCRIPT, way], cwd=ROOT, capture_output=True, text=True,
+                              timeout=300, env={**os.environ, "PYTHONPATH": PATH}, check=True)
         return made.stdout.splitlines()
 
     ours = code("ours")

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -105,13 +106,42 @@ def test_equal_kernels_make_equal_packs(tmp_path: Path) -> None:
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
 
 
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from bench import packing
+from tileflow.kernels.machine import pack
+
+def dying(path, payloads):
+    path.write_bytes(pack.MAGIC)
+    os.kill(os.getpid(), signal.SIGKILL)
+packing.PATHS, pack.write = (), dying
+packing.main([sys.argv[1]])
+"""
+
+
+def test_a_process_killed_while_it_writes_a_pack_leaves_the_one_before(alone: Path) -> None:
+    pack.write(pack.FILE, {"kernel": b"as it was"})
+    done = subprocess.run([sys.executable, "-c", KILLED, str(pack.FILE)], cwd=ROOT, capture_output=True, text=True,
+                          check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert pack.read("kernel") == b"as it was"
+    again = KILLED.replace("pack.write = (), dying", "_ = (), dying")
+    done = subprocess.run([sys.executable, "-c", again, str(pack.FILE)], cwd=ROOT, capture_output=True, text=True,
+                          check=False)
+    assert done.returncode == 0, done.stderr
+    started()
+    assert pack.names() == []
+    assert [path.name for path in alone.iterdir() if path.is_file()] == [pack.FILE.name], "what was left is overwritten"
+
+
 @exhaustive
 def test_two_packs_of_networks_are_equal_byte_for_byte(tmp_path: Path) -> None:
     made = []
     for seed in ("1", "2"):
         target = tmp_path / f"{seed}.pack"
-        done = subprocess.run([sys.executable, "-m", "bench.packing", str(target), FASTEST], cwd=ROOT, capture_output=True, text=True,
-                              env={**os.environ, "PYTHONHASHSEED": seed}, check=False)
+        done = subprocess.run([sys.executable, "-m", "bench.packing", str(target), FASTEST], cwd=ROOT,
+                              capture_output=True, text=True, env={**os.environ, "PYTHONHASHSEED": seed}, check=False)
         assert done.returncode == 0, done.stderr[-3000:]
         made.append(target.read_bytes())
     assert made[0] == made[1]

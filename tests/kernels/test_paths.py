@@ -25,7 +25,8 @@ CHECKS = ("oracle/path_checks.py", "kernels/test_epilogue.py", "kernels/test_sum
 """Modules whose tests of a path have its name in theirs, and that call nothing compiled but leaves."""
 ONLY = {"amx": "compiled_for or products or micro or integer", "fp16": "compiled_for or half or integer",
         "bf16": "compiled_for or half or integer or samples",
-        "generic": "compiled_for or products or micro or integer or primes or pools or functions or rows or samples or one_order"}
+        "generic": "compiled_for or products or micro or integer or primes or pools or functions or rows or samples or "
+                   "one_order"}
 """What a path has of its own; the rest of it is the code of the path above or below, compiled again."""
 TILES = tuple(f"tileflow.kernels.{name}" for name in ("gemm.tiles.", "conv.tiles.", "conv.tiles_weights.", "conv.tiles_weights.conv_tiles_unturn"))
 """Leaves over the tile unit, which run in its emulator (`test_emulated_tiles`) and not here."""
@@ -35,11 +36,13 @@ SMOKE = "compiled_for or (micro and f4) or primes or broadcasting or moves or (s
 emulated = pytest.mark.skipif(not emulator.available(), reason="needs Linux on x86-64, a C compiler and an emulator: pip install bochscpu-python")
 
 
-def pytest_in_a_process(plugin: str, checks: Sequence[str], only: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run checks, those that match `only`, under a plugin; its output and result."""
+def pytest_in_a_process(plugin: str, checks: Sequence[str], only: str, turn: int | None = None,
+                        **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run checks, those that match `only`, under a plugin; its output and result. turn: of many cases those whose it
+    is; None: all."""
     environment = {**os.environ, **variables, "PYTHONPATH": PATH}
     command = [sys.executable, "-m", "pytest", "-p", plugin, "-p", "no:cacheprovider", "--exhaustive", "-k", only,
-               *[str(TESTS / name) for name in checks]]
+               *([] if turn is None else ["--turn", str(turn)]), *[str(TESTS / name) for name in checks]]
     return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
@@ -63,7 +66,8 @@ def test_the_emulator() -> None:
 @exhaustive
 @pytest.mark.parametrize("path", [name for name in emulator.TARGETS if name != "amx"])
 def test_an_emulated_processor(path: str) -> None:
-    passed(pytest_in_a_process("emulator.plugin", ["oracle/emulator_checks.py"], "no_more", **emulator.environment(path)))
+    passed(pytest_in_a_process("emulator.plugin", ["oracle/emulator_checks.py"], "no_more",
+                               **emulator.environment(path)))
 
 
 @emulated
@@ -77,9 +81,10 @@ def test_emulated_path(path: str) -> None:
 @emulated
 @exhaustive
 @pytest.mark.parametrize("path", [name for name in emulator.TARGETS if name != FASTEST and name not in ONLY])
-def test_emulated_samples(path: str) -> None:
+def test_emulated_samples(path: str, turn: int | None) -> None:
     """Apart from the other checks, for they take ten minutes."""
-    passed(pytest_in_a_process("emulator.plugin", CHECKS[:1], f"{path} and samples", TILEFLOW_PATHS=path, **emulator.environment(path)))
+    passed(pytest_in_a_process("emulator.plugin", CHECKS[:1], f"{path} and samples", turn, TILEFLOW_PATHS=path,
+                               **emulator.environment(path)))
 
 
 @emulated
@@ -97,9 +102,9 @@ linux = pytest.mark.skipif(platform.system() != "Linux", reason="needs Linux: ta
 @linux
 @exhaustive
 @pytest.mark.parametrize("path", cpu.available())
-def test_guarded_path(path: str, tmp_path: Path) -> None:
+def test_guarded_path(path: str, tmp_path: Path, turn: int | None) -> None:
     """Each path in a process that compiles for its own features and no others. All checks together, on the fastest path, leave no leaf out."""
-    ran = guarded(path, path if path == FASTEST else selection(path), tmp_path)
+    ran = guarded(path, path, tmp_path) if path == FASTEST else guarded(path, selection(path), tmp_path, turn)
     if path == FASTEST and cpu.PATHS[path].fma:                # without it some ways of convolution never pay
         assert forgotten(ran) <= set(TILES)
 
@@ -133,14 +138,14 @@ def test_some_leaves_of_the_fastest_path_guarded(tmp_path: Path) -> None:
     guarded(FASTEST, f"{FASTEST} and ({SMOKE})", tmp_path)
 
 
-def guarded(path: str, only: str, folder: Path) -> set[str]:
+def guarded(path: str, only: str, folder: Path, turn: int | None = None) -> set[str]:
     """Run checks against pages that nobody may touch; the modules and names of the leaves that ran."""
     journal = folder / "journal"
     journal.touch()
     masked = {} if path == FASTEST else emulator.environment(path)
     leaves = folder / "leaves"
-    result = pytest_in_a_process("guard_pages", CHECKS, only, TILEFLOW_PATHS=path, TILEFLOW_GUARDED=str(journal), TILEFLOW_LEAVES=str(leaves),
-                                 **masked)
+    result = pytest_in_a_process("guard_pages", CHECKS, only, turn, TILEFLOW_PATHS=path, TILEFLOW_GUARDED=str(journal),
+                                 TILEFLOW_LEAVES=str(leaves), **masked)
     passed(result, f"The process ended in {journal.read_text().strip()}" if result.returncode < 0 else "")
     return set(leaves.read_text().splitlines())
 

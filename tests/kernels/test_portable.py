@@ -1,4 +1,5 @@
-"""Bits that every path with fused multiply-adds has: kernels, networks and files computed on the widest and the narrowest."""
+"""Bits that every path with fused multiply-adds has: kernels, networks and files computed on the widest and the
+narrowest."""
 from __future__ import annotations
 
 import json
@@ -24,7 +25,8 @@ from tileflow.runtime.host import Host
 from tileflow.system.errors import OptionError, UnsupportedError
 
 FUSED = [name for name in cpu.available() if cpu.PATHS[name].fma]
-BOTH = pytest.mark.skipif(len({portable(cpu.PATHS[name]) for name in FUSED}) < 2, reason="this CPU has one such path only")
+BOTH = pytest.mark.skipif(len({portable(cpu.PATHS[name]) for name in FUSED}) < 2,
+                          reason="this CPU has one such path only")
 WIDEST, NARROWEST = (FUSED[0], FUSED[-1]) if FUSED else ("", "")
 
 
@@ -36,15 +38,17 @@ def on(path: str, work: Callable[[], Any]) -> Any:
 
 def same(op: Op, arrays: Sequence[Array | None]) -> bool:
     wide, narrow = (on(path, lambda: run_kernel(op, *arrays)) for path in (WIDEST, NARROWEST))
-    return bits.digest([(str(i), a) for i, a in enumerate(wide)]) == bits.digest([(str(i), a) for i, a in enumerate(narrow)])
+    one, other = (bits.digest([(str(i), a) for i, a in enumerate(arrays)]) for arrays in (wide, narrow))
+    return one == other
 
 
-SUMS = ("SoftmaxGrad-0", "ConvWeightGrad-0", "BatchNormalization-1", "LayerNormalization-0", "GroupNormalizationGrad-0", "FusedMatMul-0",
-        "SoftmaxCrossEntropyLoss-2")
+SUMS = ("SoftmaxGrad-0", "ConvWeightGrad-0", "BatchNormalization-1", "LayerNormalization-0", "GroupNormalizationGrad-0",
+        "FusedMatMul-0", "SoftmaxCrossEntropyLoss-2")
 """Of each family that sums across lanes a sample: on their own paths these have other bits."""
 
 
-CASES = [pytest.param(case, id=case.name, marks=() if case.name in SUMS else pytest.mark.exhaustive) for case in with_leaves()
+CASES = [pytest.param(case, id=case.name, marks=() if case.name in SUMS else pytest.mark.exhaustive)
+         for case in with_leaves()
          if declares(case.op, "kernel")]
 
 
@@ -132,8 +136,8 @@ def test_two_computers_write_one_hash(threads: int, tmp_path: Path) -> None:
         with cpu.forced(path):
             for kind in ("portable", "path"):
                 out = tmp_path / f"{path}-{kind}"
-                tileflow.train("digits_cnn.onnx", data=(x, y), epochs=1, micro_batch_size=8, optimizer="adamw", learning_rate=0.01, seed=1,
-                               threads=threads, bits=kind, out=str(out), progress=False)
+                tileflow.train("digits_cnn.onnx", data=(x, y), epochs=1, micro_batch_size=8, optimizer="adamw",
+                               learning_rate=0.01, seed=1, threads=threads, bits=kind, out=str(out), progress=False)
                 told[path, kind] = json.loads((out / "metrics.json").read_text())["weights_sha256"]
     assert told[WIDEST, "portable"] == told[NARROWEST, "portable"]
     assert told[WIDEST, "path"] != told[NARROWEST, "path"]
@@ -143,13 +147,15 @@ def test_two_computers_write_one_hash(threads: int, tmp_path: Path) -> None:
 
 def test_a_cpu_without_fused_multiply_adds_is_told() -> None:
     with cpu.forced("generic"):
-        with pytest.raises(UnsupportedError, match=r"Option bits 'portable' needs fused multiply-adds, and of this CPU only the generic kernels"):
+        with pytest.raises(UnsupportedError,
+                           match=r"Option bits 'portable' needs fused multiply-adds, and of this CPU only the generic kernels"):
             Host.of(Options(bits="portable"))
         assert Host.of(Options(bits="path")).arithmetic == "highest"
 
 
 def test_a_precision_of_tiles_is_none_without_tiles() -> None:
-    with pytest.raises(OptionError, match="Option matmul_precision 'medium' is for products in tiles, which bits 'portable' does without"):
+    with pytest.raises(OptionError, match="Option matmul_precision 'medium' is for products in tiles, which bits "
+                                          "'portable' does without"):
         Options(bits="portable", matmul_precision="medium")
     assert Host.of(Options(bits="path", matmul_precision="medium")).arithmetic == "medium"
 

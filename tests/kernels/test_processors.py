@@ -11,6 +11,7 @@ import emulator
 import leaf_bits
 import pytest
 from paths import FASTEST, exhaustive
+from selection import waits
 from test_paths import passed, pytest_in_a_process
 
 from tileflow.kernels.isa import cpu, features
@@ -21,32 +22,35 @@ SUMS = "Reduce or Pool or Norm or Loss or Softmax or ConvWeightGrad or CumSum or
 """Operators that sum floats."""
 
 
-def computed(path: str, processor: str, folder: Path) -> leaf_bits.Calls:
-    """What leaves that sum compute, in a process that compiles for that processor (empty: the path's own)."""
+def computed(path: str, processor: str, folder: Path, turn: int | None) -> leaf_bits.Calls:
+    """What leaves that sum compute, of those whose turn it is, in a process that compiles for that processor (empty:
+    the path's own)."""
     found = folder / (processor or "own")
     variables = {"TILEFLOW_PATHS": path, "TILEFLOW_LEAF_BITS": str(found), "OPENBLAS_CORETYPE": "Nehalem"}
-    passed(pytest_in_a_process("leaf_bits", [LONG], f"{path} and ({SUMS})", **variables, **emulator.environment(path, processor)))
+    passed(pytest_in_a_process("leaf_bits", [LONG], f"{path} and ({SUMS})", turn, **variables,
+                               **emulator.environment(path, processor)))
     return leaf_bits.read(found)
 
 
 @x86
 @exhaustive
 @pytest.mark.parametrize("path", cpu.available())
-def test_the_processor_changes_no_bit(path: str, tmp_path: Path) -> None:
+def test_the_processor_changes_no_bit(path: str, tmp_path: Path, turn: int | None) -> None:
     """On the fastest path two for which LLVM compiles otherwise and the one that this machine has, on others one."""
-    own = computed(path, "", tmp_path)
-    assert len(own) > 500
+    own = computed(path, "", tmp_path, turn)
+    assert len(own) > (500 if turn is None else 100)
     others = emulator.OTHERS[path]
     for processor in (*others, emulator.HOST) if path == FASTEST else others[-1:]:
-        other = computed(path, processor, tmp_path)
+        other = computed(path, processor, tmp_path, turn)
         assert leaf_bits.differing(own, other) == set(), processor
         assert own.keys() == other.keys(), processor
 
 
 @x86
 @exhaustive
-def test_the_processor_changes_no_network() -> None:
-    assert bits.computed(FASTEST, emulator.OTHERS[FASTEST][-1]) == bits.computed(FASTEST)
+def test_the_processor_changes_no_network(turn: int | None) -> None:
+    names = [name for name in bits.networks() if not waits(name, turn)]
+    assert bits.computed(FASTEST, emulator.OTHERS[FASTEST][-1], names) == bits.computed(FASTEST, names=names)
 
 
 def test_a_leaf_that_computes_otherwise_is_named() -> None:

@@ -180,7 +180,8 @@ def test_several_tensors_and_what_is_none() -> None:
 
     model = tileflow.training_model(Two(), loss="mse")
     model.compile(np.ones((2, 4), "f4"), np.ones((2, 4), "f4"))
-    assert {n.origin.sources[0] for n in model.program.micro.nodes if n.origin.hints.kept and n.origin.role == "forward"} == {"a", "b"}
+    assert {n.origin.sources[0]
+            for n in model.program.micro.nodes if n.origin.hints.kept and n.origin.role == "forward"} == {"a", "b"}
     for wrong in ((), (3,)):
         with pytest.raises(OptionError, match="recomputation_checkpoint takes tensors"):
             nn.recomputation_checkpoint(*wrong)                      # type: ignore[arg-type]

@@ -27,13 +27,13 @@ from tileflow.lower.expand import expand
 from tileflow.lower.fuse import Fused, fuse
 from tileflow.lower.groups import MOST_OPERANDS
 from tileflow.lower.layout import TurnChannels
-from tileflow.lower.passes import Pass, PassSetting, through
+from tileflow.lower.passes import Pass, PassSetting, run_passes
 from tileflow.lower.row import ArrayOperand, Place, Row
 from tileflow.lower.rows import lower
 from tileflow.memory.alignment import ALIGN, padded
 from tileflow.memory.arena import Arena, Interval
 from tileflow.runtime import binding
-from tileflow.runtime.binding import Bound, Moving, bind, merge
+from tileflow.runtime.binding import BoundRow, Moving, bind, merge
 
 rng = np.random.default_rng(4)
 
@@ -204,7 +204,8 @@ def test_what_a_pass_leaves_is_verified():
     graph.outputs = [b.Neg(b.Exp(x))]
 
     def done(*changes: Callable[[Graph], Graph]) -> Graph:
-        return through(graph, [Pass(str(i), lambda g, s, change=change: change(g)) for i, change in enumerate(changes)], setting)     # type: ignore[misc]
+        passes = [Pass(str(i), lambda g, s, change=change: change(g)) for i, change in enumerate(changes)]  # type: ignore[misc]
+        return run_passes(graph, passes, setting)
 
     setting = PassSetting(cpu.current())
     assert done(fuse, lambda g: g.with_nodes(g.nodes)).nodes[0].op.name == "Fused"
@@ -326,9 +327,10 @@ def test_a_state_that_another_one_takes_over_is_read_before_it_is_written():
 
 # ---- merged rows
 
-def bound(*addresses: int, n: int = 4, flat: bool = True, leaf: Any = copy["u4"], extra: Sequence[Any] = ()) -> Bound:
+def bound(*addresses: int, n: int = 4, flat: bool = True, leaf: Any = copy["u4"],
+          extra: Sequence[Any] = ()) -> BoundRow:
     args = [(a, (n,), 4) for a in addresses]
-    return Bound(Row(leaf, [], n, 1, 1.0, flat), [*args, *extra], n, flat)
+    return BoundRow(Row(leaf, [], n, 1, 1.0, flat), [*args, *extra], n, flat)
 
 
 def test_rows_that_abut_are_one():
@@ -339,8 +341,8 @@ def test_rows_that_abut_are_one():
 
 def test_rows_of_mixed_types_that_abut_are_one():
     """A 16-bit weight and its moment in float32: padded to 64 elements each."""
-    def of(*arrays: tuple[int, int]) -> Bound:
-        return Bound(Row(copy["u4"], [], 70, 1, 1.0, True), [(at, (70,), size) for at, size in arrays], 70)
+    def of(*arrays: tuple[int, int]) -> BoundRow:
+        return BoundRow(Row(copy["u4"], [], 70, 1, 1.0, True), [(at, (70,), size) for at, size in arrays], 70)
     row, = merge([of((0, 2), (4096, 4)), of((256, 2), (4608, 4))])
     assert row.args == [(0, (198,), 2), (4096, (198,), 4)]
     assert len(merge([of((0, 2), (4096, 4)), of((192, 2), (4480, 4))])) == 2, "a line of cache each"
@@ -348,9 +350,10 @@ def test_rows_of_mixed_types_that_abut_are_one():
 
 @pytest.mark.parametrize("other", [
     bound(256, 4352, flat=False), bound(512, 4352), bound(256, 4608), bound(256, 4352, leaf=clear["u4"]), bound(256, 4352, extra=[2.0]),
-    Bound(Row(copy["u4"], [], 4, 1, 1.0, True), [(Moving("micro-batch", 256, 1, 0, "x"), (4,), 4), (4352, (4,), 4)], 4),
+    BoundRow(Row(copy["u4"], [], 4, 1, 1.0, True), [(Moving("micro-batch", 256, 1, 0, "x"), (4,), 4), (4352, (4,), 4)],
+             4),
 ])
-def test_rows_that_differ_stay(other: Bound):
+def test_rows_that_differ_stay(other: BoundRow):
     assert len(merge([bound(0, 4096), other])) == 2
 
 

@@ -51,10 +51,12 @@ def check(op: Op, arrays: list[np.ndarray | None], dtype: str, workers: int = 2)
     made = forms(op, arrays, dtype)
     if made is None:
         return None
-    low = [a.astype(KINDS[dtype]) if a is not None and i in made.form.narrow_inputs else a for i, a in enumerate(arrays)]
+    low = [a.astype(KINDS[dtype]) if a is not None and i in made.form.narrow_inputs else a
+           for i, a in enumerate(arrays)]
     wide = [a.astype("float32") if a is not None and i in made.form.narrow_inputs else a for i, a in enumerate(low)]
     with np.errstate(all="ignore"):
-        wanted = [a.astype(made.form.narrow_outputs.get(i, a.dtype)) for i, a in enumerate(run_kernel(op, *wide, seed=3, micro=1))]
+        wanted = [a.astype(made.form.narrow_outputs.get(i, a.dtype))
+                  for i, a in enumerate(run_kernel(op, *wide, seed=3, micro=1))]
     for count in (1, workers):
         for i, (got, want) in enumerate(zip(run_kernel(made, *low, workers=count, seed=3, micro=1), wanted, strict=True)):
             assert got.dtype == want.dtype

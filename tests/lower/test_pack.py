@@ -52,7 +52,8 @@ def test_a_packed_product_is_the_product(name: str, a: tuple[int, ...], b: tuple
         np.testing.assert_array_equal(run_kernel(reading, x, laid, *arrays[2:], workers=3)[0], got)
     right, = op.reference(*[v.astype("f8") for v in arrays])
     np.testing.assert_allclose(got, right, rtol=1e-5, atol=1e-4)
-    # Few rows of a transposed B are summed in another order, and so are products whose B must be packed for tiles to pay.
+    # Few rows of a transposed B are summed in another order, and so are products whose B must be packed for tiles to
+    # pay.
     if path == "amx" and b in ((70, 64), (70, 50)):
         assert not np.array_equal(got, plain)
     elif not attributes.get("transB") or b[0] > 100:
@@ -184,3 +185,27 @@ def test_different_operators_share_a_layout(dtype: str) -> None:
     for name, found in zip(names, engine.call([feeds["x"], feeds["a"]]), strict=True):
         exact = wanted[name].astype(np.float64)
         np.testing.assert_allclose(found[0], exact, atol=np.abs(exact).max() * (4e-3 if dtype == "float16" else 1e-5))
+
+
+@pytest.mark.parametrize("rows", [40, 4])
+def test_a_turned_weight_is_laid_out_as_it_lies(rows: int) -> None:
+    """x @ W^T, where the file turns W: no copy of it is turned where the product reads panels; few rows read the turned
+    one."""
+    graph = Graph("micro")
+    b = Builder(graph)
+    x, w = b.input("x", TensorType("float32", (rows, 70))), Value("w", TensorType("float32", (50, 70)))
+    graph.states = [State("w", "parameter", w)]
+    graph.outputs.append(b.MatMul(x, b.Transpose(w, perm=(1, 0))))
+    program = inference(graph, Batching(rows)).program
+    assert [n.op.name for n in program.parts["prologue"].nodes] == ["Transpose"]
+    packed = pack(program, cpu.current())
+    assert [n.op.name for n in packed.parts["prologue"].nodes] == (["Pack"] if rows > 8 else ["Transpose"])
+    a, c = (rng.standard_normal(s).astype("f4") for s in ((rows, 70), (50, 70)))
+    engine = make_engine(program, Session(), {"w": c})
+    got, = engine.run({"x": a}).values()
+    np.testing.assert_allclose(got.reshape(rows, 50), a.astype("f8") @ c.astype("f8").T, rtol=1e-4, atol=1e-4)
+    if rows > 8:
+        op, kinds = OPS["MatMul"](), [TensorType("float32", (rows, 70)), TensorType("float32", (70, 50))]
+        found, reading = hosting.packed(op, kinds)
+        laid, = run_kernel(packing.Pack(found), np.ascontiguousarray(c.T))
+        np.testing.assert_array_equal(run_kernel(reading, a, laid)[0], got.reshape(rows, 50))

@@ -79,7 +79,8 @@ def test_a_view_lies_in_the_stash_of_what_it_shows():
 def test_a_stashed_value_is_made_where_it_lies():
     """What an elementwise row turns into a stash's value lies in the stash already: the stage's arena has no room for it."""
     _, model = trained(threads=1, strategy="pipelined", pipeline_splits=("4",), pipeline_recompute=False)
-    made = [{arg.place for arg in row.args if isinstance(arg, ArrayOperand) and arg.written and arg.place.region[0] == "stash"}
+    made = [{arg.place for arg in row.args if isinstance(arg, ArrayOperand) and arg.written
+             and arg.place.region[0] == "stash"}
             for row in model.plan.parts["stage0"].every_row()]
     *_, pooled, activated = made
     assert activated

@@ -20,7 +20,7 @@ from tileflow.program.batching import Batching
 from tileflow.program.program import Program
 from tileflow.program.schedule import Atomic, Repeat, Run
 from tileflow.runtime import assemble
-from tileflow.runtime.binding import Bound
+from tileflow.runtime.binding import BoundRow
 from tileflow.runtime.executable import make_engine
 from tileflow.runtime.grouped_rows import gather
 from tileflow.runtime.host import Host
@@ -192,11 +192,11 @@ def test_an_update_that_overflows_16_bits_is_refused_whichever_weight_it_is() ->
 
 # ---- which rows come together
 
-def bound(*arrays: tuple[int, int, bool], leaf: Any = copy["u4"], grain: int = 4) -> Bound:
+def bound(*arrays: tuple[int, int, bool], leaf: Any = copy["u4"], grain: int = 4) -> BoundRow:
     """(address, elements, written) each, of 4 bytes."""
     n = max(count for _, count, _ in arrays)
     operands: list[Any] = [ArrayOperand(Place(("state", "x")), (count,), 4, written) for _, count, written in arrays]
-    return Bound(Row(leaf, operands, n, grain, 8.0, True), [(at, (count,), 4) for at, count, _ in arrays], n, False)
+    return BoundRow(Row(leaf, operands, n, grain, 8.0, True), [(at, (count,), 4) for at, count, _ in arrays], n, False)
 
 
 def test_rows_that_share_only_what_they_read_come_together() -> None:
@@ -208,7 +208,7 @@ def test_rows_that_share_only_what_they_read_come_together() -> None:
 
 @pytest.mark.parametrize("other", [bound((5000, 6, False), (1020, 6, True)), bound((1020, 6, False), (5000, 6, True)),
                                    bound((3000, 6, False), (5000, 6, True), leaf=copy["u8"]), bound((3000, 6, False), (5000, 6, True), grain=2)])
-def test_rows_that_depend_on_each_other_or_differ_stay_apart(other: Bound) -> None:
+def test_rows_that_depend_on_each_other_or_differ_stay_apart(other: BoundRow) -> None:
     assert len(gather([bound((0, 6, False), (1000, 6, True)), other])) == 2
 
 

@@ -133,7 +133,8 @@ def test_columns_as_in_scikit_learn(columns: int, tied: bool):
     for name, value in wanted.items():
         assert measured(name, BINARY, x, y) == pytest.approx(value, rel=1e-12, abs=1e-12), name
     if not tied:
-        assert measured("accuracy", OutputMeaning("binary", "probabilities"), 1 / (1 + np.exp(-x)), y) == wanted["accuracy"]
+        assert measured("accuracy", OutputMeaning("binary", "probabilities"), 1 / (1 + np.exp(-x)),
+                        y) == wanted["accuracy"]
 
 
 @pytest.mark.parametrize("columns", [1, 3])

@@ -14,6 +14,7 @@ from tileflow.tiles.hardware.chip import CHIPS
 from tileflow.tiles.hardware.io import HostIO
 from tileflow.tiles.machine import Transfer
 from tileflow.tiles.plans.plan import OpPlan, Phases, TileOptions, TileStep
+from tileflow.tiles.system.energy import consumption
 from tileflow.tiles.system.sharding import Shares
 
 CATEGORIES = {"weights": 5000, "optimizer": 4000, "buffers": 100, "constants": 50, "code": 9000, "activations": 60000, "temporaries": 30000,
@@ -58,12 +59,15 @@ def handmade(layers: int = 3, tiles: int = 1472, scale: float = 1.0, chip: str =
         total = total + s.phases.times(s.repeats)
     seconds = cycles / machine.clock_hz
     streams = [Transfer("x", True, 4096, 171, 4), Transfer("relu.2", False, 4096, 171, 4)]
-    return SimpleNamespace(
+    found = SimpleNamespace(
         transfers=streams, host_cycles=8 * 171, streaming_cycles=0, off_chip={}, shares=Shares(), gather_cycles=0, io=HostIO(0, 8 * 171, (1.0, 1.0)),
-        ipus=[], links=None, away=None, measured=None,
+        ipus=[], links=None, away=None, measured=None, idle_tiles=0, whole=machine,
         tried=[], collectives=[], rearranged=[0] * len(steps), samples_per_update=made.rows_per_period,
-        memory_schedule=SimpleNamespace(of={}), peak_step=np.full(tiles, -1),
+        memory_schedule=SimpleNamespace(of={}, storages=[]), peak_step=np.full(tiles, -1),
         program=made, chip=machine, options=TileOptions(per_op={"layer0*": 0.1}, serialized={"layer1*": ("output_channels", 2)}), steps=steps,
         always_live=always, peak=peak, categories=categories, phases=total, cycles_per_update=cycles, seconds_per_update=seconds,
         samples_per_second=64 / seconds, tflops=1.25, peak_fraction=0.02, worst_tile=0, fits=bool(peak.max() <= machine.bytes_per_tile),
         infeasible=["layer2/fc/MatMul: no plan within 10,000 bytes."], liveness=np.array([int(always[0]) + s.live_bytes for s in steps]))
+    found.samples_per_second_per_mm2 = found.samples_per_second_per_cost = None
+    found.energy = consumption(found, ipus=1)
+    return found

@@ -374,7 +374,8 @@ def test_alpha_dropout_keeps_mean_and_variance() -> None:
 
 
 def test_activations_take_what_their_functions_take() -> None:
-    """A layer's arguments are its function's, with the same defaults where both have one; its formula is the function's."""
+    """A layer's arguments are its function's, with the same defaults where both have one; its formula is the
+    function's."""
     layers = [c for c in vars(nn).values() if isinstance(c, type) and issubclass(c, Activation) and c is not nn.PReLU]
     assert len(layers) > 20
     for layer in layers:
@@ -417,5 +418,6 @@ def test_every_layer_and_function_is_compared() -> None:
     assert {n for n in nn.__all__ if isinstance(layer := getattr(nn, n), type) and issubclass(layer, nn.Module)} - layers == elsewhere
     from test_nn_ordering import ORDERING
     functions = {name for name, _, _ in [*FUNCTIONS, *LOSSES, *ORDERING]} | {"binary_cross_entropy_with_logits"}
-    own = {"sigmoid", "tanh", "dropout1d", "dropout2d", "dropout3d", "feature_dropout", "feature_alpha_dropout", "identity_loss"}
+    own = {"sigmoid", "tanh", "dropout1d", "dropout2d", "dropout3d", "feature_dropout", "feature_alpha_dropout",
+           "identity_loss", "ctc_loss", "ctc_beam_search_decoder"}
     assert set(F.__all__) - functions == own

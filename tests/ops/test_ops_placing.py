@@ -14,7 +14,7 @@ from tileflow.ops.determinant import Det, DetGrad
 from tileflow.ops.einsum import Einsum
 from tileflow.ops.pad import Pad
 from tileflow.ops.random import RandomUniform
-from tileflow.ops.scatter import ScatterRows
+from tileflow.ops.scatter import ScatterAlong, ScatterRows
 from tileflow.ops.top_k import TopK
 from tileflow.system.errors import OptionError, ShapeError
 
@@ -61,6 +61,19 @@ def test_of_several_updates_all_count_in_order() -> None:
     np.testing.assert_array_equal(run_kernel(ScatterRows(), data, index, updates)[0][1], updates[2])
     with pytest.raises(OptionError, match="'mean' is unknown"):
         ScatterRows(reduction="mean").infer(*(TensorType("float32", (2, 2)), TensorType("int64", (1,)), TensorType("float32", (1, 2))))
+
+
+@pytest.mark.parametrize("reduction", ["none", "add", "max"])
+@pytest.mark.parametrize("inner", [1, 31, 70])
+def test_elements_stay_in_their_lanes(inner: int, reduction: str) -> None:
+    """Of more columns than a unit of work has, of one, and of odd numbers; several updates for one place count in
+    order."""
+    data, index = np.ones((2, 3, inner), np.float32), rng.integers(-3, 3, (2, 9, inner))
+    check_kernel(ScatterAlong(reduction=reduction), data, index, rng.standard_normal(index.shape).astype(np.float32))
+    for beyond in (3, -4):
+        index[1, 8, inner - 1] = beyond
+        with pytest.raises(KernelFailed):
+            run_kernel(ScatterAlong(reduction=reduction), data, index, np.ones(index.shape, np.float32))
 
 
 def test_determinants_are_numpys() -> None:

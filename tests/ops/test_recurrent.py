@@ -1,8 +1,10 @@
-"""Recurrent layers: against ONNX Runtime in every family of attributes, sizes, lengths, what is not finite, paths, gradients, what is refused."""
+"""Recurrent layers: against ONNX Runtime in every family of attributes, sizes, lengths, what is not finite, paths,
+gradients, bfloat16, what is refused."""
 from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import paths
@@ -12,8 +14,9 @@ from onnx import TensorProto, helper
 from peers import needs
 
 from tileflow import compiler, nn
-from tileflow.graph import OPS, Builder, Graph, TensorType, type_of
+from tileflow.graph import OPS, Builder, Graph, Op, TensorType, type_of
 from tileflow.graph.composite import trimmed
+from tileflow.host.form import takes_halves
 from tileflow.kernels.isa import cpu
 from tileflow.loss import find
 from tileflow.lower.expand import composites
@@ -24,10 +27,14 @@ from tileflow.ops.cells import GATES, TAKES
 from tileflow.ops.recurrence import Recurrence
 from tileflow.optim import Adam
 from tileflow.program.batching import Batching
+from tileflow.runtime.executable import make_engine
+from tileflow.runtime.host import Host
+from tileflow.state import Session
 from tileflow.system.errors import ShapeError, TypeMismatchError, UnsupportedError
 
 rng = np.random.default_rng(12)
 Array = np.ndarray
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
 def operands(kind: str, steps: int, batch: int, hidden: int, directions: int = 1, given: str = "BLhcP", layout: int = 0,
@@ -203,6 +210,71 @@ def test_gradients_over_many_rows_have_the_same_bits_wherever_they_are_cut() -> 
     y, last, record = run_kernel(op, *arrays)
     gradient = OPS["RecurrenceGrad"](**op.attributes())
     check_kernel(gradient, np.ones_like(y), last, None, arrays[1], arrays[3], arrays[4], None, None, y, record, rtol=1e-4, atol=2e-5)
+
+
+# ---- bfloat16
+
+def in_bfloat16(op: Recurrence, *sizes: int) -> list[Array | None]:
+    """Operands, recurrent weights as small as a layer's."""
+    found = operands(op.kind, *sizes, directions=op.directions, layout=op.layout)
+    return [a if a is None or a.dtype == np.int32 else (a * (sizes[2] ** -0.5 if i == 1 else 1)).astype(BFLOAT16)
+            for i, a in enumerate(found)]
+
+
+def widened(arrays: list[Array | None]) -> list[Array | None]:
+    return [a.astype("float64") if a is not None and a.dtype == BFLOAT16 else a for a in arrays]
+
+
+def near(op: Op, arrays: list[Array | None], exact: tuple[Array, ...]) -> list[Array]:
+    """Results of the kernels, compared with those of float64 and with each other for several numbers of workers."""
+    found = run_kernel(op, *arrays)
+    for workers in (2, 3, 5):
+        assert [a.tobytes() for a in run_kernel(op, *arrays, workers=workers)] == [a.tobytes() for a in found]
+    for got, want in zip(found, exact, strict=True):
+        assert got.dtype == BFLOAT16
+        assert np.abs(got.astype("float64") - want).max(initial=0) <= 2.0 ** -6 * np.abs(want).max(initial=0)
+    return found
+
+
+@pytest.mark.parametrize("path", [paths.entry(path)
+                                  for path in cpu.PATHS.values() if path.pairs and path.label in cpu.available()])
+@pytest.mark.parametrize(("kind", "attributes", "sizes"), [
+    ("LSTM", {"direction": "bidirectional"}, (7, 50, 34)), ("GRU", {"direction": "reverse", "layout": 1}, (7, 17, 66)),
+    paths.rare("GRU", {"linear_before_reset": 1, "direction": "bidirectional"}, (7, 1, 4)),
+    paths.rare("RNN", {}, (7, 20, 128)),
+    paths.rare("LSTM", {"input_forget": 1, "clip": 0.9, "direction": "reverse", "layout": 1}, (3, 5, 2))])
+def test_products_of_pairs(path: cpu.Cpu, kind: str, attributes: dict[str, Any], sizes: tuple[int, ...]) -> None:
+    """Outputs and gradients: two roundings of what is largest, whatever the number of steps, for states stay
+    float32."""
+    with cpu.forced(path):
+        op = Recurrence(kind=kind, **attributes)
+        arrays = in_bfloat16(op, *sizes)
+        exact = op.reference(*widened(arrays))
+        made = near(op, arrays, exact)
+        gradients = [rng.standard_normal(a.shape).astype(BFLOAT16)
+                     for a in exact[:2 + op.is_lstm]] + [None] * (not op.is_lstm)
+        given = [*gradients, arrays[1], *arrays[3:]]
+        back = OPS["RecurrenceGrad"](**op.attributes())
+        near(back, [*given, made[0], made[-1]], back.reference(*widened(given), exact[0], exact[-1]))
+
+
+@pytest.mark.parametrize(("path", "hidden"), [paths.on(cpu.available()[0], 6), paths.on(cpu.available()[0], 7),
+                                              paths.on(cpu.available()[-1], 6)])
+def test_bfloat16_where_units_are_no_pairs_or_nobody_multiplies_them(path: str, hidden: int) -> None:
+    """The host computes these in float32."""
+    with cpu.forced(path) as current:
+        op = Recurrence(kind="GRU")
+        arrays = in_bfloat16(op, 4, 3, hidden)
+        types = [None if a is None else type_of(a) for a in arrays]
+        assert takes_halves(op, types, op.infer(*types), current) == (current.pairs and hidden == 6)
+        graph = Graph("one")
+        b = Builder(graph)
+        graph.outputs = [*b.emit(op, *[None if t is None else b.input(f"x{i}", t) for i, t in enumerate(types)])]
+        program = compiler.inference(graph, Batching(1)).program
+        found = make_engine(program, Session(),
+                            host=Host(threads=1)).run({f"x{i}": a for i, a in enumerate(arrays) if a is not None})
+        for value, want in zip(program.micro.outputs, op.reference(*widened(arrays)), strict=True):
+            assert np.abs(found[value.name].reshape(want.shape).astype("float64") - want).max() <= 2.0 ** -6 * np.abs(want).max()
 
 
 # ---- graphs

@@ -17,8 +17,10 @@ from tileflow.onnx_backend import Backend
 from tileflow.program.batching import Batching
 from tileflow.program.program import Program
 from tileflow.system.errors import ModelError, ShapeError, TileflowError, UnsupportedError
-from tileflow.tiles.hardware.chip import chip
+from tileflow.tiles.hardware.chip import Chip, chip
 from tileflow.tiles.machine import analyze
+from tileflow.tiles.plans.plan import TileStep
+from tileflow.tiles.plans.planner import plan_uncut
 
 ML = "ai.onnx.ml"
 FEATURES = 5
@@ -332,10 +334,16 @@ def test_damaged_trees_with_leaves_apart_are_refused(change: dict[str, Any], err
 
 def test_forests_are_cut_into_few_rows() -> None:
     """The least that a tile is given follows what it takes: 60 rows of two votes are 480 bytes, and each takes thousands of cycles."""
-    machine = chip("gc200")
-    graph = imported(tree_model("TreeEnsembleRegressor", random_trees(3, 200, MODES, 2), rows=60)).graph
-    step = next(s for s in analyze(Program.of(graph, Batching(60)), machine).steps if s.node.op.name == "Trees")
-    alone = next(s for s in analyze(Program.of(graph, Batching(60)), machine.variant(tiles=1)).steps if s.node.op.name == "Trees")
-    assert step.plan.tiles == 5, "a vector of two rows for each of six workers"
-    assert step.plan.phases.compute < 0.3 * alone.plan.phases.compute
-    assert step.phases.total < alone.phases.total
+    machine, forest = chip("gc200"), random_trees(3, 200, MODES, 2)
+
+    def planned(by: Chip, **more: str) -> TileStep:
+        graph = imported(tree_model("TreeEnsembleRegressor", {**forest, **more}, rows=60)).graph
+        return next(s for s in analyze(Program.of(graph, Batching(60)), by).steps if s.node.op.name == "Trees")
+
+    for how in ("SUM", "AVERAGE", "MIN", "MAX"):
+        step, alone = (planned(by, aggregate_function=how) for by in (machine, machine.variant(tiles=1)))
+        (uncut,) = plan_uncut(step.work, machine, None)
+        assert uncut.tiles == 60, "a row for each"
+        assert uncut.phases.compute < 0.3 * alone.plan.phases.compute
+        assert step.plan.splits["t"] > 1, "they are cut over trees, too"
+        assert step.plan.phases.total < uncut.phases.total < alone.phases.total

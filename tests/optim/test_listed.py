@@ -37,7 +37,8 @@ def test_others_are_not_trained():
     before = of.state_dict()
     after = trained(of, optim.SGD(of.layers[2].parameters() if hasattr(of, "layers") else of[2].parameters(), lr=0.1))
     changed = [name for name in before if not np.array_equal(before[name], after[name])]
-    assert changed == [name for name in before if name.startswith(next(n for n in before if "2" in n).rpartition(".")[0])]
+    assert changed == [name for name in before
+                       if name.startswith(next(n for n in before if "2" in n).rpartition(".")[0])]
 
 
 def test_groups_are_pytorchs():
@@ -46,9 +47,22 @@ def test_groups_are_pytorchs():
     first, second = optimizer.param_groups
     assert (first["lr"], second["lr"], second["momentum"]) == (0.1, 0.5, 0.9)
     found = trained(of, optimizer)
-    expected = trained(other, optim.SGD(lr=0.1, momentum=0.9, groups=[{"params": other[2], "lr": 0.5, "momentum": 0.9}]))
+    expected = trained(other,
+                       optim.SGD(lr=0.1, momentum=0.9, groups=[{"params": other[2], "lr": 0.5, "momentum": 0.9}]))
     assert all(np.array_equal(found[name], expected[name]) for name in expected)
     assert copy.deepcopy(optimizer).param_groups[1]["lr"] == 0.5
+
+
+def test_a_copy_of_a_model_trains_the_copy():
+    of = net()
+    optimizer = optim.SGD([{"params": of[0].parameters()}, {"params": of[2], "lr": 0.5}], lr=0.1, momentum=0.9)
+    assert copy.deepcopy(optimizer).param_groups[1].params == optimizer.param_groups[1].params
+    model = tileflow.training_model(of, optimizer=optimizer)
+    x, y = np.ones((2, 4), np.float32), np.zeros(2, np.int64)
+    model(x, y)
+    other = copy.deepcopy(model)
+    assert model(x, y)[-1] == other(x, y)[-1]
+    assert model(x, y)[-1] == other(x, y)[-1]
 
 
 def test_refusals():

@@ -47,7 +47,8 @@ def expected(updates: int) -> tuple[float, float]:
 
 def trained(iterations: int, **options: Any) -> Any:
     """The session after six updates."""
-    how = {"micro_batch_size": ROWS, "gradient_accumulation": N, "device_iterations": iterations, "gradient_noise": True}
+    how = {"micro_batch_size": ROWS, "gradient_accumulation": N, "device_iterations": iterations,
+           "gradient_noise": True}
     model = tileflow.training_model(network(), loss="cross_entropy", optimizer=SGD(lr=RATE), **(how | options))
     rows = len(X) * iterations // 6
     for first in range(0, len(X), rows):
@@ -62,17 +63,19 @@ def test_the_states_are_what_the_formula_gives() -> None:
     assert noise.scale_of(session) == found[1] / found[0]
 
 
-@pytest.mark.parametrize("options", [{"threads": 2}, {"threads": 5}, {"gradient_accumulation": 2, "replication_factor": 2},
+@pytest.mark.parametrize("options",
+                         [{"threads": 2}, {"threads": 5}, {"gradient_accumulation": 2, "replication_factor": 2},
                                      {"loss_scaling": 1024.0}, {"automatic_loss_scaling": "dynamic"}], ids=str)
 def test_nothing_else_changes_it(options: dict[str, Any]) -> None:
     assert all(trained(3, **options)[name] == trained(1)[name] for name in (noise.SIGNAL, noise.NOISE))
 
 
-@pytest.mark.parametrize("options", [{"accumulation_reduction": "sum"}, {"mean_reduction_strategy": "running"}], ids=str)
+@pytest.mark.parametrize("options", [{"accumulation_reduction": "sum"}, {"mean_reduction_strategy": "running"}],
+                         ids=str)
 def test_sums_and_running_means_say_the_same(options: dict[str, Any]) -> None:
     """Of the first update: a sum makes larger ones."""
-    both = [tileflow.training_model(network(), loss="cross_entropy", optimizer=SGD(lr=RATE), micro_batch_size=ROWS, gradient_accumulation=N,
-                                    gradient_noise=True, **given) for given in ({}, options)]
+    both = [tileflow.training_model(network(), loss="cross_entropy", optimizer=SGD(lr=RATE), micro_batch_size=ROWS,
+                                    gradient_accumulation=N, gradient_noise=True, **given) for given in ({}, options)]
     for model in both:
         model(X[:ROWS * N], Y[:ROWS * N])
     plain, other = ([float(model.source.session[name]) for name in (noise.SIGNAL, noise.NOISE)] for model in both)
@@ -84,8 +87,8 @@ def test_stages_measure_what_one_ipu_does(strategy: str) -> None:
     def states(**options: Any) -> list[float]:
         nn.manual_seed(3)
         net = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2))
-        model = tileflow.training_model(net, loss="cross_entropy", optimizer=SGD(lr=RATE), micro_batch_size=ROWS, gradient_accumulation=N,
-                                        device_iterations=2, gradient_noise=True, **options)
+        model = tileflow.training_model(net, loss="cross_entropy", optimizer=SGD(lr=RATE), micro_batch_size=ROWS,
+                                        gradient_accumulation=N, device_iterations=2, gradient_noise=True, **options)
         model(X[:ROWS * N * 2], Y[:ROWS * N * 2])
         return [float(model.source.session[name]) for name in (noise.SIGNAL, noise.NOISE)]
 
@@ -110,8 +113,8 @@ def test_a_run_tells_of_it_and_goes_on_with_it(tmp_path: Path) -> None:
 
 def test_what_cannot_be_measured_is_said() -> None:
     def model(**options: Any) -> Any:
-        return tileflow.training_model(network(), **({"loss": "cross_entropy", "micro_batch_size": ROWS, "gradient_accumulation": 2,
-                                                      "gradient_noise": True} | options))
+        return tileflow.training_model(network(), **({"loss": "cross_entropy", "micro_batch_size": ROWS,
+                                                      "gradient_accumulation": 2, "gradient_noise": True} | options))
     with pytest.raises(OptionError, match="there is one; give gradient_accumulation 2"):
         model(gradient_accumulation=1)
     with pytest.raises(OptionError, match="use_combined_accum adds them"):

@@ -96,7 +96,8 @@ def test_a_resumed_run_keeps_the_scale_and_takes_a_new_one(tmp_path: Path):
     again = tileflow.train(network(), optimizer=optim.AdamW(lr=0.01, loss_scaling=16.0), epochs=2, resume=True, **settings)
     assert again._trainer.session[LOSS_SCALE] == 16.0
     said = Said()
-    other = tileflow.train(network(), optimizer=optim.AdamW(lr=0.01, loss_scaling=64.0), epochs=3, resume=True, callbacks=[said], **settings)
+    other = tileflow.train(network(), optimizer=optim.AdamW(lr=0.01, loss_scaling=64.0), epochs=3, resume=True,
+                           callbacks=[said], **settings)
     assert other._trainer.session[LOSS_SCALE] == 64.0
     assert any("loss_scaling = 64 in place of 16" in sentence for sentence in said.sentences)
 

@@ -87,7 +87,8 @@ def test_one_cycle_drives_the_momentum_as_well() -> None:
 def test_the_rate_of_every_update_is_told(tmp_path: Path) -> None:
     wanted = rates(s.warmup(s.cosine(0.02), 5))
     out = io.StringIO()
-    result = run(tmp_path, learning_rate=0.02, schedule="cosine", warmup=5, callbacks=ProgressBar(True, out, io.StringIO()))
+    result = run(tmp_path, learning_rate=0.02, schedule="cosine", warmup=5,
+                 callbacks=ProgressBar(True, out, io.StringIO()))
     np.testing.assert_array_equal(result.learning_rates, wanted)
     np.testing.assert_array_equal(result.history["learning_rate"], wanted[EPOCH - 1::EPOCH])
     metrics = json.loads((tmp_path / "metrics.json").read_text())
@@ -185,7 +186,8 @@ def test_a_run_that_is_stopped_goes_on_with_the_same_rates(poll: int, schedule: 
 def test_a_resumed_run_may_change_its_schedule_aloud(tmp_path: Path) -> None:
     run(tmp_path, learning_rate=0.1, schedule="plateau", schedule_epochs=1, epochs=2)
     said = Said()
-    result = run(tmp_path, resume=True, epochs=3, learning_rate=0.02, schedule="cosine", schedule_epochs=(), schedule_gamma=None, callbacks=[said])
+    result = run(tmp_path, resume=True, epochs=3, learning_rate=0.02, schedule="cosine", schedule_epochs=(),
+                 schedule_gamma=None, callbacks=[said])
     going = [sentence for sentence in said.sentences if sentence.startswith("Going on")]
     assert len(going) == 2
     assert going[0].startswith("Going on with lr = cosine(lr=0.02, total=None, end=0.0) in place of plateau(lr=0.1")
@@ -197,7 +199,8 @@ def test_a_resumed_run_may_change_its_schedule_aloud(tmp_path: Path) -> None:
 def test_a_schedules_state_is_checked(tmp_path: Path) -> None:
     run(tmp_path, schedule="plateau", epochs=1)
     tensors, metadata = load_tensors(tmp_path / CHECKPOINT)
-    save_tensors(tmp_path / CHECKPOINT, tensors | {"callback.PlateauSchedules.lr.schedule": np.full(4, np.nan)}, metadata)
+    save_tensors(tmp_path / CHECKPOINT, tensors | {"callback.PlateauSchedules.lr.schedule": np.full(4, np.nan)},
+                 metadata)
     with pytest.raises(CheckpointError, match=r"holds no state of the callback PlateauSchedules"):
         run(tmp_path, epochs=2, resume=True, schedule="plateau")
 

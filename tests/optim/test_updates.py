@@ -17,7 +17,7 @@ from test_half import model as half_classifier
 import tileflow
 from tileflow import exact, nn, optim
 from tileflow.importers.onnx import wrap_model
-from tileflow.memory.alignment import room
+from tileflow.memory.alignment import padded_nbytes
 from tileflow.optim.transform import Chain, Transform
 from tileflow.runtime.binding import bind
 from tileflow.runtime.checkpoint import load_tensors, save_tensors
@@ -205,7 +205,7 @@ def paddings(session: Any) -> dict[str, bytes]:
     for name in session.names():
         array = session[name]
         t = tileflow.graph.type_of(array)
-        found[name] = ctypes.string_at(array.ctypes.data + array.nbytes, room(t) - array.nbytes)
+        found[name] = ctypes.string_at(array.ctypes.data + array.nbytes, padded_nbytes(t) - array.nbytes)
     return found
 
 
@@ -227,7 +227,7 @@ def test_padding_is_zero_after_every_update(make: Any, accumulation: int) -> Non
     session = model.source.session
     for group in ({"a", "c", "e"}, {"d", "g"}, {"b", "f", "h"}):
         places = sorted(session[n].ctypes.data for n in group)
-        ends = sorted(session[n].ctypes.data + room(tileflow.graph.type_of(session[n])) for n in group)
+        ends = sorted(session[n].ctypes.data + padded_nbytes(tileflow.graph.type_of(session[n])) for n in group)
         assert places[1:] == ends[:-1], "members of a group lie side by side"
 
 

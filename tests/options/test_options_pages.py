@@ -13,7 +13,7 @@ from tileflow.cli.parser import COMMANDS
 from tileflow.options.declaration import Declarations
 from tileflow.options.options import Options, declarations
 from tileflow.options.reference import table
-from tileflow.options.reference.values import Call, Made, Word
+from tileflow.options.reference.values import Made, Word, WrittenCall
 from tileflow.system.errors import OptionError
 
 NAMES = ("""
@@ -55,16 +55,17 @@ VALUES = {
     "connectionType": (Word("poptorch.ConnectionType.Always"),), "syncPattern": (Word("poptorch.SyncPattern.Full"),),
     "Precision.setPartialsType": (Word("torch.half"),),
     "Precision.halfFloatCasting": (Word("poptorch.HalfFloatCastingBehavior.HalfUpcastToFloat"),),
-    "Precision.autocastPolicy": (Made((Call("poptorch.autocasting.Policy", ([],), {"fp32": ["Softmax"]}),)),),
+    "Precision.autocastPolicy": (Made((WrittenCall("poptorch.autocasting.Policy", ([],), {"fp32": ["Softmax"]}),)),),
     "Training.accumulationAndReplicationReductionType": (Word("poptorch.ReductionType.Sum"),),
     "Training.setMeanAccumulationAndReplicationReductionStrategy": (Word("poptorch.MeanReductionStrategy.Running"),),
     "TensorLocations.numIOTiles": (64,),
-    **{f"TensorLocations.set{group}Location": (Made((Call("poptorch.TensorLocationSettings"), Call("useOnChipStorage", (False,)),
-                                                     Call("minElementsForOffChip", (4,)))),)
+    **{f"TensorLocations.set{group}Location": (Made((WrittenCall("poptorch.TensorLocationSettings"),
+                                                     WrittenCall("useOnChipStorage", (False,)),
+                                                     WrittenCall("minElementsForOffChip", (4,)))),)
        for group in ("Activation", "Weight", "Optimizer", "Accumulator")},
     "_Popart.autoRecomputation": (3,), "anchorTensor": ("a", "conv1/out"), "_Popart.automaticLossScalingSettings.binEdgeLocation": (0.25,),
     "_Popart.automaticLossScalingSettings.thresholdUpperCountProportion": (1e-3,),
-    "setExecutionStrategy": (Made((Call("poptorch.ShardedExecution", ("a", "b")),)),),
+    "setExecutionStrategy": (Made((WrittenCall("poptorch.ShardedExecution", ("a", "b")),)),),
     "_Popart.defaultBufferingDepth": (3,), "_Popart.defaultPrefetchBufferingDepth": (3,),
 }
 TRUTHS = ("enable", "autocastEnabled", "running", "show", "setAutomatic", "broadcast", "autoRound", "Settings.enabled")
@@ -94,16 +95,16 @@ def test_an_entry_sets_an_option_or_says_a_sentence(name):
         return
     if entry.take is None:
         with pytest.raises(OptionError) as error:
-            table.taken(Call(name, (1,)) if not name.startswith("_Popart.") or name == "_Popart.set"
-                        else Call("_Popart.set", (name.removeprefix("_Popart."), 1)))
+            table.taken(WrittenCall(name, (1,)) if not name.startswith("_Popart.") or name == "_Popart.set"
+                        else WrittenCall("_Popart.set", (name.removeprefix("_Popart."), 1)))
         assert name == "_Popart.set" or entry.says in str(error.value)
         return
     values = VALUES.get(name, (True,) if any(t in name for t in TRUTHS) else (7,) if name != "replicationFactor" or entry.options else (1,))
     snake = "".join(f"_{c.lower()}" if c.isupper() and i and name[i - 1] not in "._" else c.lower() for i, c in enumerate(name))
     for spelled in (name, snake):
         with pytest.warns(UserWarning, match=re.escape(f" has no effect: {entry.says}")) if entry.idle else contextlib.nullcontext():
-            found = table.taken(Call(spelled, values)) if not name.startswith("_Popart.") else table.taken(
-                Call("_Popart.set", (spelled.partition(".")[2], *values)))
+            found = table.taken(WrittenCall(spelled, values)) if not name.startswith("_Popart.") else table.taken(
+                WrittenCall("_Popart.set", (spelled.partition(".")[2], *values)))
         assert found is not None
         assert set(found) <= set(entry.options)
         assert bool(found) == bool(entry.options)

@@ -1,9 +1,10 @@
 """Digests of what networks compute and learn, to the bit, with code compiled for one CPU path: the same on whatever machine it runs.
 
-    python tests/oracle/bits.py avx2            # prints one path's digests, by network
+    python tests/oracle/bits.py avx2            # prints one path's digests, by network; of some, with their names after it
     python tests/oracle/bits.py --write         # tests/oracle/bits.json anew, for the paths of this machine: where a change of bits is meant
 
-What is compiled depends on the version of LLVM, so the digests are of one. `tests/lower/test_bits.py` compares; a process computes one path.
+What is compiled depends on the version of LLVM, so the digests are of one. `tests/lower/test_bits.py` compares; a
+process computes one path.
 """
 from __future__ import annotations
 
@@ -32,13 +33,14 @@ def llvm() -> str:
     return f"llvmlite {llvmlite.__version__}"
 
 
-def computed(path: str, processor: str = "") -> dict[str, str]:
-    """Digests by network, computed in a process that compiles for `path`, one of this machine's, and that processor
-    (`emulator.environment`)."""
+def computed(path: str, processor: str = "", names: Iterable[str] = ()) -> dict[str, str]:
+    """Digests by network (none named: of all), computed in a process that compiles for `path`, one of this machine's,
+    and that processor (`emulator.environment`)."""
     import emulator
     environment = {**os.environ, **emulator.environment(path, processor), "NUMBA_NUM_THREADS": "2",
                    "OPENBLAS_CORETYPE": "Nehalem", "PYTHONPATH": PATH}
-    done = subprocess.run([sys.executable, __file__, path], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, __file__, path, *names], env=environment, capture_output=True, text=True,
+                          check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return dict(json.loads(done.stdout))
 
@@ -171,8 +173,9 @@ def main(arguments: list[str]) -> None:
     from tileflow.kernels.isa import cpu
     warnings.simplefilter("ignore")
     emulator.choose()
-    with cpu.forced(arguments[0]):
-        print(json.dumps({name: digest(run()) for name, run in networks().items()}))
+    path, *names = arguments
+    with cpu.forced(path):
+        print(json.dumps({name: digest(run()) for name, run in networks().items() if not names or name in names}))
 
 
 if __name__ == "__main__":

@@ -154,8 +154,8 @@ def changes(folder: Path, work: Callable[[], Any]) -> list[str]:
 
 
 def resumptions(run: Path, folder: Path) -> list[tuple[Path, bool | str]]:
-    """How a disturbed run can be gone on with, each in a folder of its own: by its folder, and from the state before the failure where there is
-    one."""
+    """How a disturbed run can be gone on with, each in a folder of its own: by its folder, and from the state before
+    the failure where there is one."""
     places: list[tuple[Path, bool | str]] = [(run, True)]
     if (run / FAILED).exists():
         shutil.copytree(run, folder / "failed")

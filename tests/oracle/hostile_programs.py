@@ -43,12 +43,13 @@ from tileflow.loss import find
 from tileflow.memory import alignment
 from tileflow.nn.module import record
 from tileflow.program import file
+from tileflow.program.arrays import bytes_of, digest_of
 from tileflow.program.batching import Batching
 from tileflow.program.expressions import from_data
 from tileflow.program.fields import read
 from tileflow.program.program import Program
 from tileflow.program.text import text_of
-from tileflow.program.writing import bytes_of, digest_of, structure_of
+from tileflow.program.writing import structure_of
 from tileflow.runtime import segments
 from tileflow.runtime.executable import make_engine
 from tileflow.runtime.host import Host
@@ -58,8 +59,8 @@ from tileflow.system.errors import TileflowError
 PAGE = mmap.PAGESIZE
 EXTREME = (0, 1, 2, 3, 5, 7, 17, 64, 1 << 16, 1 << 31, 1 << 40, (1 << 63) - 1, -1, -2, -3, -17, -(1 << 31), -(1 << 63))
 WORDS = ("x", "reflect", "edge", "wrap", "constant", "linear", "cubic", "nearest", "SAME_UPPER", "VALID", "bilinear",
-         "add", "max", "mean", "none", "sum", "float16", "bfloat16", "float64", "int8", "int64", "bool", "int4", "reverse",
-         "Relu", "")
+         "add", "max", "mean", "none", "sum", "float16", "bfloat16", "float64", "int8", "int64", "bool", "int4",
+         "reverse", "Relu", "")
 LARGEST_RUN = 1 << 24
 """Bytes of the values of a program that is run."""
 SECONDS, REFUSED_IN = 120, 3

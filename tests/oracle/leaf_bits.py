@@ -18,7 +18,7 @@ import numpy as np
 from emulator.layout import rows
 
 from tileflow.kernels.dtypes import ELEMENTS
-from tileflow.kernels.machine.leaf import Leaf, Parameter
+from tileflow.kernels.machine.leaf import Address, Leaf, Parameter
 
 CALLS: dict[str, None] = {}
 """The lines so far."""
@@ -30,6 +30,8 @@ def _bytes(p: Parameter, value: Any) -> bytes:
     """What of an argument counts; NaN is one number."""
     if p.numbers:
         return repr(value.words()).encode()
+    if isinstance(value, Address):
+        return b"" if value.leaf is None else f"{value.leaf.name}({value.leaf.signature})".encode()
     if not isinstance(value, np.ndarray):
         return repr(value).encode()
     name = ELEMENTS[p.dtype].memory

@@ -1,7 +1,9 @@
-"""A pytest plugin that lowers every leaf that is called anew, at the end, and writes down what LLVM would be given of it.
+"""A pytest plugin that lowers every leaf that is called anew, at the end, and writes down what LLVM would be given of
+it.
 
-The file named by `TILEFLOW_LEAF_CODE` gets a line for each leaf: its name in the cache, the hash of its code that the cache has with it, and
-the hash of its code now; behind that are the names of functions of Numba's own that were linked to it, which LLVM has optimised for this machine.
+The file named by `TILEFLOW_LEAF_CODE` gets a line for each leaf: its name in the cache, the hash of its code that the
+cache has with it, and the hash of its code now; behind that are the names of functions of Numba's own that were linked
+to it, which LLVM has optimised for this machine.
 """
 from __future__ import annotations
 

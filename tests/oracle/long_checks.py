@@ -29,6 +29,7 @@ def cases() -> list[Case]:
     return [c for c in found if all(t is None or t.size <= MOST for t in c.types)]
 
 
+@pytest.mark.exhaustive                   # so that they take turns where the test that has them run does
 @pytest.mark.parametrize("case", cases(), ids=lambda c: c.name)
 def test_long_samples(case: Case) -> None:
     arrays = in_types(case, case.types)

@@ -1,9 +1,11 @@
-"""Graphs after the fork of the street, computed in NumPy: what the host's passes made of a graph must mean what the graph meant.
+"""Graphs after the fork of the street, computed in NumPy: what the host's passes made of a graph must mean what the
+graph meant.
 
     found = run(host_passes(graph), feeds)       # values by Value; no kernel is compiled
     found = run_parts(*host_parts(program), feeds)
 
-The passes are the product's own (`lower.passes`). Packing alone is left out of a program's: what it lays out only kernels can read.
+The passes are the product's own (`lower.passes`). Packing alone is left out of a program's: what it lays out only
+kernels can read.
 """
 from __future__ import annotations
 
@@ -40,7 +42,8 @@ def run(graph: Graph, feeds: Mapping[str, Array]) -> dict[Value, Array]:
 
 def run_parts(program: Program, parts: Mapping[str, Graph], feeds: Mapping[str, Array],
               states: dict[str, Array] | None = None) -> dict[Value, Array]:
-    """All values of a host's program, whose parts run once each, in the order in which they first do; `states` are read, and written."""
+    """All values of a host's program, whose parts run once each, in the order in which they first do; `states` are
+    read, and written."""
     found: dict[Value, Array] = {}
     states = {} if states is None else states
     for graph in parts.values():

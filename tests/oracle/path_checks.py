@@ -344,6 +344,7 @@ def test_broadcasting(shapes: tuple[tuple[int, ...], ...]) -> None:
 
 # ---- what operators declare ---------------------------------------------------------------------------------------------
 
+@pytest.mark.exhaustive                                # so that they take turns where the test that has them run does
 @pytest.mark.parametrize("case", with_leaves(), ids=lambda c: c.name)
 def test_samples(case: Case) -> None:
     """Every sample of every operator: its kernels or those of its parts, in other sizes, channels-last, over 16-bit memory."""
@@ -357,14 +358,19 @@ def test_samples(case: Case) -> None:
 
 
 def check_halves(case: Case) -> None:
-    """The kernels of an operator that reads and writes float16 itself, to the rounding of results and of what lies between."""
-    op, types = case.op, halved(case.op, list(case.types), "float16")
-    if types is None or isinstance(op, Elementwise) or not takes_halves(op, types, op.infer(*types), cpu.current()):
+    """The kernels of an operator that reads and writes float16 itself, or else bfloat16, to the rounding of results and
+    of what lies between."""
+    op = case.op
+    for half, dtype, unit in (("float16", np.dtype("f2"), 2.0 ** -7),
+                              ("bfloat16", np.dtype(ml_dtypes.bfloat16), 2.0 ** -5)):
+        types = halved(op, list(case.types), half)
+        if types is None or isinstance(op, Elementwise) or not takes_halves(op, types, op.infer(*types), cpu.current()):
+            continue
+        arrays = in_types(case, types)
+        exact = run_reference(op, *[a.astype("f8") if a is not None and a.dtype == dtype else a for a in arrays])
+        for got, want in zip(run_kernel(op, *arrays, workers=2), exact, strict=True):
+            np.testing.assert_allclose(got.astype("f8"), want, rtol=unit, atol=unit / 4)
         return
-    arrays = in_types(case, types)
-    exact = run_reference(op, *[a.astype("f8") if a is not None and a.dtype == "f2" else a for a in arrays])
-    for got, want in zip(run_kernel(op, *arrays, workers=2), exact, strict=True):
-        np.testing.assert_allclose(got.astype("f8"), want, rtol=2.0 ** -7, atol=2.0 ** -9)
 
 
 def test_rows_with_special_values() -> None:

@@ -32,7 +32,8 @@ def through_a_file(program: Program, folder: Path) -> Program:
 
 def has_own_operators(program: Program) -> bool:
     """It has operators that a test declares, which no registry knows and no file holds."""
-    return any(not type(node.op).__module__.startswith("tileflow.") for graph in program.graphs for node in graph.walk())
+    return any(not type(node.op).__module__.startswith("tileflow.") for graph in program.graphs
+               for node in graph.walk())
 
 
 def compiled(program: Program, steps: Any, stop_after: str | None = None) -> compiler.Compilation:

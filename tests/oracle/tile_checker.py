@@ -27,6 +27,7 @@ import numpy as np
 from tileflow.exact.boxes import ROWS, cut
 from tileflow.graph import Value
 from tileflow.graph.work import Axis, Contraction, Gather, Map, Move, Operand, Reduce, Scatter, Stepwise, Window, Work
+from tileflow.program.schedule import folded
 from tileflow.tiles.hardware.chip import ITEMSIZE, device_dtype
 from tileflow.tiles.machine import TileProgram
 from tileflow.tiles.plans.plan import TileStep
@@ -118,11 +119,15 @@ class Checker:
         compute = size["t"] * lines * own["n"] * size["k"] * size["g"] / max([*rates, chip.vector_bytes / ITEMSIZE[dtype]])
         if parts == 1:
             return 0.0, compute
+        rate, item, vectors = chip.exchange_bytes_per_cycle, ITEMSIZE[dtype], size["t"] * sum(work.products)
+        together = self.plan.notes.get("summed", 1)  # tiles that do the products of their units together
+        mates = vectors * lines * own["n"] * (together - 1)
         if work.added:
-            sent = lines * size["n"] * (parts - 1) / parts * ITEMSIZE[self.plan.partials]
-            return times * sent / chip.exchange_bytes_per_cycle, compute + times * sent / (2 * chip.vector_bytes)
-        rate = chip.exchange_bytes_per_cycle * chip.tiles_per_bus
-        return times * lines * (size["n"] - own["n"]) * ITEMSIZE[dtype] / rate, compute
+            sent = times * lines * size["n"] / together * (1 - together / parts) * ITEMSIZE[self.plan.partials]
+            return sent / rate + mates * item / rate / chip.tiles_per_bus, compute + sent / (2 * chip.vector_bytes)
+        states = times * lines * (size["n"] / together - own["n"]) * item / rate / chip.tiles_per_bus
+        added = mates * ITEMSIZE[self.plan.partials]
+        return states + added / rate, compute + added / (2 * chip.vector_bytes)
 
     def _itemsize(self, value: Value) -> int:
         return self.tiled.memory_schedule.of[value].itemsize
@@ -318,7 +323,7 @@ def _table(work: Work) -> list[Axis]:
 
 def _named(work: Work, operand: Operand, i: int) -> Operand:
     """The table of a lookup with its rows named."""
-    if i or not isinstance(work, Gather):
+    if i or not (isinstance(work, Gather) or (isinstance(work, Scatter) and work.onto)):
         return operand
     return Operand(tuple(ROWS if d is None else d for d in operand.dims), operand.dtype)
 
@@ -358,9 +363,11 @@ def _memory(tiled: TileProgram, brought: list[Array]) -> Iterator[str]:
         return v
     states = {v for graph in program.graphs for s in graph.states for v in (s.input, s.output) if v is not None}
     last: dict[Value, int] = {}
-    for i, step in enumerate(tiled.steps):
-        for v in step.node.operands:
-            last[rooted(v)] = i
+    folds = set(folded(program.schedule))
+    for i, entry in enumerate(tiled.memory_schedule.entries):
+        for v in entry.node.operands:
+            if entry.part not in folds or v not in program.links:             # gradients are added as soon as they are made, and do not wait
+                last[rooted(v)] = i
     always = np.zeros(tiled.chip.tiles)
     named: set[str] = set()
     for graph in program.graphs:

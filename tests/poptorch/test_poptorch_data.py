@@ -1,5 +1,9 @@
-"""`poptorch.DataLoader` and its modes: the same rows in the same order, whoever reads them; data sets and samplers of PyTorch's as they are."""
+"""`poptorch.DataLoader` and its modes: the same rows in the same order, whoever reads them; data sets and samplers of
+PyTorch's as they are."""
 from __future__ import annotations
+
+import os
+import signal
 
 import pytest
 from peers import needs
@@ -26,7 +30,8 @@ def test_all_modes_give_the_same():
     wanted = epochs(MODE.Sync, shuffle=True)
     assert [len(x) for epoch in wanted for x, _ in epoch] == [8] * 4
     assert wanted[0] != wanted[1]
-    for mode, given in ((MODE.Async, {}), (MODE.AsyncRebatched, {}), (MODE.Async, {"async_options": {"buffer_size": 1}})):
+    for mode, given in ((MODE.Async, {}), (MODE.AsyncRebatched, {}),
+                        (MODE.Async, {"async_options": {"buffer_size": 1}})):
         assert epochs(mode, shuffle=True, **given) == wanted
     plain = epochs(MODE.Sync, 1)
     for size in (1, 3, 8):
@@ -43,8 +48,10 @@ def test_worker_processes(mode):
 def test_sizes():
     loader = poptorch.DataLoader(options(), ROWS, batch_size=2)
     assert (loader.combinedBatchSize, loader.combined_batch_size, len(loader)) == (8, 8, 2)
-    with pytest.warns(UserWarning, match=r"The number of elements in the dataset \(23\) is not divisible .* will have a batch size of 7"):
-        loader = poptorch.DataLoader(options(), ROWS, batch_size=2, drop_last=False, mode=MODE.AsyncRebatched, rebatched_worker_size=3)
+    with pytest.warns(UserWarning,
+                      match=r"The number of elements in the dataset \(23\) is not divisible .* will have a batch size of 7"):
+        loader = poptorch.DataLoader(options(), ROWS, batch_size=2, drop_last=False, mode=MODE.AsyncRebatched,
+                                     rebatched_worker_size=3)
     assert [len(x) for x, _ in loader] == [8, 8, 7]
     assert len(loader) == 3
     grouped = poptorch.Options().replicationFactor(4).inputReplicaGrouping(2, poptorch.CommGroupType.Consecutive)
@@ -84,10 +91,39 @@ def test_errors_of_data_come_to_the_reader():
             list(poptorch.DataLoader(poptorch.Options(), Broken(), batch_size=2, mode=mode))
 
 
+class Killing(torch.utils.data.Dataset):
+    """Kills whoever reads its row 5 for the first time."""
+
+    def __init__(self, mark):
+        self.mark = mark
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, i):
+        if i == 5 and not self.mark.exists():
+            self.mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return torch.tensor(float(i))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("mode", list(MODE))
+def test_a_killed_worker_says_how_to_go_on(mode, tmp_path):
+    rows = Killing(tmp_path / "killed")
+    loader = poptorch.DataLoader(poptorch.Options(), rows, batch_size=2, num_workers=1, mode=mode)
+    with pytest.raises(poptorch.RecoverableError, match="DataLoader worker") as found:
+        list(loader)
+    assert found.value.recovery_action == "RESTART_WORKERS"
+    loader.terminate()
+    assert [x.tolist() for x in loader] == [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0], [6.0, 7.0]]
+
+
 @pytest.mark.parametrize(("given", "says"), [
     ({"batch_sampler": [[1]], "shuffle": True}, "mutually exclusive with batch_size, shuffle"),
     ({"rebatched_worker_size": 3}, "is for mode=poptorch.DataLoaderMode.AsyncRebatched"),
-    ({"mode": MODE.AsyncRebatched, "rebatched_worker_size": 5}, r"The rebatched_worker_size \(5\) must be <= to the combined batch size \(4\)"),
+    ({"mode": MODE.AsyncRebatched, "rebatched_worker_size": 5},
+     r"The rebatched_worker_size \(5\) must be <= to the combined batch size \(4\)"),
     ({"mode": "async"}, r"must be a poptorch\.DataLoaderMode"), ({"batch_size": 0}, "at least 1"),
     ({"async_options": {"buffers": 3}}, "async_options has no buffers")])
 def test_refused(given, says):

@@ -23,7 +23,8 @@ core = poptorch.poptorch_core
 
 
 @pytest.mark.parametrize(("error", "action"), [
-    (own.Interrupted("Interrupted; go on with resume=True."), "RESUME"), (own.OutOfMemoryError("A step needs 3 GB."), "FREE_MEMORY"),
+    (own.Interrupted("Interrupted; go on with resume=True."), "RESUME"),
+    (own.OutOfMemoryError("A step needs 3 GB."), "FREE_MEMORY"),
     (own.WeightsLostError("A weight is infinite."), "RESTORE"),
     (own.DataError("A worker process that reads the data was killed."), "RESTART_WORKERS"),
     (OSError(errno.ENOSPC, "No space left on device"), "FREE_DISK"), (own.ShapeError("Shapes do not fit."), None),
@@ -40,11 +41,13 @@ def test_errors_of_ours_are_the_references(error, action):
     assert isinstance(found.value, poptorch.RecoverableError) == (action is not None)
     assert getattr(found.value, "recovery_action", None) == action
     again = pickle.loads(pickle.dumps(found.value))
-    assert (type(again), again.message, again.location) == (type(found.value), found.value.message, found.value.location)
+    assert (type(again), again.message, again.location) == (type(found.value), found.value.message,
+                                                            found.value.location)
 
 
 def test_what_is_none_of_ours_passes():
-    for error in (ZeroDivisionError("x"), OSError(errno.ENOENT, "gone"), poptorch.Error("already"), core.InvalidOption("an option")):
+    for error in (ZeroDivisionError("x"), OSError(errno.ENOENT, "gone"), poptorch.Error("already"),
+                  core.InvalidOption("an option")):
         with pytest.raises(type(error)) as found, core.translated():
             raise error
         assert found.value is error
@@ -126,8 +129,10 @@ def test_what_the_environment_says(tmp_path: Path):
               "assert os.environ['TILEFLOW_CACHE_DIR'] == os.environ['POPTORCH_CACHE_DIR']\n"
               "poptorch.inferenceModel(torch.nn.Linear(3, 2))(torch.ones(2, 3))\n")
     environment = {k: v for k, v in os.environ.items() if k != "TILEFLOW_CACHE_DIR"} | {
-        "PYTHONPATH": str(ROOT), "POPTORCH_LOG_LEVEL": "DEBUG", "POPTORCH_IPU_MODEL_VERSION": "ipu21", "POPTORCH_WAIT_FOR_IPU": "1",
-        "POPTORCH_IPU_MODEL": "1", "POPTORCH_CACHE_DIR": os.environ.get("TILEFLOW_CACHE_DIR") or str(tmp_path / "cache"),
+        "PYTHONPATH": str(ROOT), "POPTORCH_LOG_LEVEL": "DEBUG", "POPTORCH_IPU_MODEL_VERSION": "ipu21",
+        "POPTORCH_WAIT_FOR_IPU": "1",
+        "POPTORCH_IPU_MODEL": "1",
+        "POPTORCH_CACHE_DIR": os.environ.get("TILEFLOW_CACHE_DIR") or str(tmp_path / "cache"),
         "POPLAR_ENGINE_OPTIONS": '{"autoReport.all": "true", "autoReport.directory": "reports", "opt.level": "2"}',
         "PVTI_OPTIONS": '{"enable": "true", "directory": "traces"}'}
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True)

@@ -1,4 +1,5 @@
-"""`trainingModel`, `inferenceModel` and what a module's `forward` says: beside PyTorch, over stages, replicas and output modes."""
+"""`trainingModel`, `inferenceModel` and what a module's `forward` says: beside PyTorch, over stages, replicas and
+output modes."""
 from __future__ import annotations
 
 import copy
@@ -59,7 +60,8 @@ STRATEGIES = {
     "two": lambda: poptorch.PipelinedExecution(poptorch.Stage("A", "B").ipu(0), poptorch.Stage("C", "D").ipu(1)),
     "sharded": lambda: poptorch.ShardedExecution("A", "B", "C", "D"),
     "phased": lambda: poptorch.SerialPhasedExecution("A", "B", "C", "D"),
-    "parallel": lambda: poptorch.ParallelPhasedExecution([poptorch.Stage("A", "B").ipu(0)], [poptorch.Stage("C", "D").ipu(1)])}
+    "parallel": lambda: poptorch.ParallelPhasedExecution([poptorch.Stage("A", "B").ipu(0)],
+                                                         [poptorch.Stage("C", "D").ipu(1)])}
 
 
 def trained(strategy, options=None, calls: int = 2):
@@ -99,7 +101,8 @@ def test_strategies_compute_the_same_bits(names):
 def test_a_pipeline_needs_micro_batches():
     options = poptorch.Options().setExecutionStrategy(poptorch.PipelinedExecution("A", "B", "C", "D"))
     options.Training.gradientAccumulation(4)
-    with pytest.raises(poptorch.Error, match=r"(?i)gradient.?accumulation must be greater than or equal to the number of pipeline stages \(7\)"):
+    with pytest.raises(poptorch.Error,
+                       match=r"(?i)gradient.?accumulation must be greater than or equal to the number of pipeline stages \(7\)"):
         poptorch.trainingModel(made(), options)(*rows(4))
 
 
@@ -145,14 +148,16 @@ def test_blocks_by_modules_and_functions():
         poptorch.Block(3)
 
 
-@pytest.mark.parametrize(("mode", "period", "rows_of_each"), [rare("All", None, 8), rare("Final", None, 2), ("Sum", None, 2), rare("EveryN", 2, 4)])
+@pytest.mark.parametrize(("mode", "period", "rows_of_each"),
+                         [rare("All", None, 8), rare("Final", None, 2), ("Sum", None, 2), rare("EveryN", 2, 4)])
 def test_output_modes(mode, period, rows_of_each):
     module = made().eval()
     options = poptorch.Options().deviceIterations(4).outputMode(getattr(poptorch.OutputMode, mode), period)
     x = rows(8)[0]
     found = poptorch.inferenceModel(module, options)(x)
     every = module(x).detach()
-    wanted = {"All": every, "Final": every[6:], "Sum": every.reshape(4, 2, 4).sum(0), "EveryN": torch.cat([every[2:4], every[6:]])}[mode]
+    wanted = {"All": every, "Final": every[6:], "Sum": every.reshape(4, 2, 4).sum(0),
+              "EveryN": torch.cat([every[2:4], every[6:]])}[mode]
     assert len(found) == rows_of_each
     torch.testing.assert_close(found, wanted)
 
@@ -231,11 +236,15 @@ def test_life_of_an_executor():
 
 
 @pytest.mark.parametrize(("call", "says"), [
-    (lambda: poptorch.inferenceModel(made(), _accumulating()), r"gradientAccumulation to 1 or leave it as its default value \(1\)"),
-    (lambda: poptorch.inferenceModel(made(), _accumulating().setExecutionStrategy(poptorch.PipelinedExecution("A"))), "deviceIterations to process"),
+    (lambda: poptorch.inferenceModel(made(), _accumulating()),
+     r"gradientAccumulation to 1 or leave it as its default value \(1\)"),
+    (lambda: poptorch.inferenceModel(made(), _accumulating().setExecutionStrategy(poptorch.PipelinedExecution("A"))),
+     "deviceIterations to process"),
     (lambda: poptorch.trainingModel(3), r"A model is a torch\.nn\.Module"),
-    (lambda: poptorch.trainingModel(made(), 3), r"Invalid type: 'options' is of type <class 'int'> \(Expected poptorch\.Options\)"),
-    (lambda: poptorch.inferenceModel(made())(torch.ones(2, 4, requires_grad=True)), "can not have requires_grad set to True"),
+    (lambda: poptorch.trainingModel(made(), 3),
+     r"Invalid type: 'options' is of type <class 'int'> \(Expected poptorch\.Options\)"),
+    (lambda: poptorch.inferenceModel(made())(torch.ones(2, 4, requires_grad=True)),
+     "can not have requires_grad set to True"),
     (lambda: poptorch.inferenceModel(made(), poptorch.Options().deviceIterations(3))(torch.ones(4, 4)),
      r"Invalid batch dimension: In the input torch\.Size\(\[4, 4\]\), the batch dimension \(4\) must be a multiple of "
      r"Options\.deviceIterations\(3\)"),
@@ -262,7 +271,8 @@ def test_anchors():
     model(x, y)
     before(x, y)[1].backward()
     torch.testing.assert_close(model.getAnchoredTensor("gradient"), before.net.d.weight.grad)
-    torch.testing.assert_close(model.getAnchoredTensor("after"), before.net.d.weight.detach() - 0.01 * before.net.d.weight.grad)
+    torch.testing.assert_close(model.getAnchoredTensor("after"),
+                               before.net.d.weight.detach() - 0.01 * before.net.d.weight.grad)
     with pytest.raises(poptorch.Error, match="There is no anchored tensor 'other'"):
         model.getAnchoredTensor("other")
 
@@ -331,7 +341,8 @@ def test_multi_conv_and_what_has_no_effect():
             self.a, self.b = torch.nn.Conv2d(1, 2, 3), torch.nn.Conv2d(1, 2, 3)
 
         def forward(self, x):
-            x = poptorch.set_overlap_for_input(poptorch.ipu_print_tensor(x), poptorch.OverlapMode.OverlapAccumulationLoop)
+            x = poptorch.set_overlap_for_input(poptorch.ipu_print_tensor(x),
+                                               poptorch.OverlapMode.OverlapAccumulationLoop)
             with poptorch.MultiConv().planType(poptorch.MultiConvPlanType.Serial).availableMemoryProportions([0.2, 0.2]).cycle_back_off(0.2):
                 return self.a(x) + self.b(x)
     module, x = Two(), torch.randn(1, 1, 6, 6)
@@ -361,7 +372,8 @@ def test_groups_of_replicas():
     module = Product()
     options = poptorch.Options().replicationFactor(4).outputMode(poptorch.OutputMode.All)
     model = poptorch.trainingModel(module, options, torch.optim.SGD(module.parameters(), lr=0.1))
-    with pytest.raises(poptorch.Error, match="W has 2 weights along its first axis, and there are 1 groups of replicas"):
+    with pytest.raises(poptorch.Error,
+                       match="W has 2 weights along its first axis, and there are 1 groups of replicas"):
         model.W.replicaGrouping(poptorch.CommGroupType.Consecutive, 4, poptorch.VariableRetrievalMode.OnePerGroup)
     model.W.replicaGrouping(poptorch.CommGroupType.Consecutive, 2, poptorch.VariableRetrievalMode.OnePerGroup)
     x = torch.randn(4, 3)

@@ -1,4 +1,5 @@
-"""Every public name of the reference system's last release works, or says in one sentence what to do instead; the page has each."""
+"""Every public name of the reference system's last release works, or says in one sentence what to do instead; the page
+has each."""
 from __future__ import annotations
 
 import importlib
@@ -16,7 +17,8 @@ needs("torch")
 from tileflow.poptorch.spelling import snake_case  # noqa: E402
 
 poptorch = importlib.import_module("tileflow.poptorch")
-MODULES = {"poptorch": poptorch, "earlier": poptorch, "poptorch.optim": poptorch.optim, "poptorch.profiling": poptorch.profiling,
+MODULES = {"poptorch": poptorch, "earlier": poptorch, "poptorch.optim": poptorch.optim,
+           "poptorch.profiling": poptorch.profiling,
            "poptorch.testing": poptorch.testing, "poptorch.poptorch_core": poptorch.poptorch_core}
 CALLS = [(owner, name) for owner, names in NAMES.items() for name in names]
 
@@ -76,5 +78,6 @@ def test_what_is_not_there_says_what_to_do(call, says):
 def test_names_that_are_none():
     with pytest.raises(AttributeError, match=r"has no attribute 'trainModel'; docs/poptorch\.md lists all names"):
         poptorch.trainModel  # noqa: B018
-    with pytest.raises(AttributeError, match=r"Invalid attribute gradientAccumulation\. Did you mean Training\.gradientAccumulation\?"):
+    with pytest.raises(AttributeError,
+                       match=r"Invalid attribute gradientAccumulation\. Did you mean Training\.gradientAccumulation\?"):
         poptorch.Options().gradientAccumulation(4)

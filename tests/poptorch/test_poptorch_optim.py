@@ -1,4 +1,5 @@
-"""`poptorch.optim`: what tileflow makes of it, what is variable and what constant, states that are saved, copied and read again."""
+"""`poptorch.optim`: what tileflow makes of it, what is variable and what constant, states that are saved, copied and
+read again."""
 from __future__ import annotations
 
 import copy
@@ -26,7 +27,8 @@ def names(module) -> dict:
 
 MADE = {
     "SGD": lambda p: optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.1),
-    "SGD combined": lambda p: optim.SGD(p, lr=0.1, momentum=0.9, use_combined_accum=True, velocity_scaling=2.0, loss_scaling=4.0),
+    "SGD combined": lambda p: optim.SGD(p, lr=0.1, momentum=0.9, use_combined_accum=True, velocity_scaling=2.0,
+                                        loss_scaling=4.0),
     "SGD plain": lambda p: optim.SGD(p, lr=0.1, use_combined_accum=True, velocity_accum_type=torch.half),
     "Adam": lambda p: optim.Adam(p, lr=0.1, betas=(0.8, 0.9), accum_type=torch.half),
     "AdamW": lambda p: optim.AdamW(p, lr=0.1, bias_correction=False, max_grad_norm=1.0),
@@ -34,9 +36,11 @@ MADE = {
     "LAMB": lambda p: optim.LAMB(p, lr=0.1, max_weight_norm=3.0, second_order_momentum_accum_type=torch.float32),
 }
 SAYS = {
-    "SGD": {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}, "SGD combined": {"use_combined_accum": True, "velocity_scaling": 2.0},
+    "SGD": {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1},
+    "SGD combined": {"use_combined_accum": True, "velocity_scaling": 2.0},
     "SGD plain": {"momentum": 0.0}, "Adam": {"betas": [0.8, 0.9], "accum_type": "float16"},
-    "AdamW": {"bias_correction": False, "max_grad_norm": 1.0, "weight_decay": 0.01}, "RMSprop": {"centered": True, "use_tf_variant": True},
+    "AdamW": {"bias_correction": False, "max_grad_norm": 1.0, "weight_decay": 0.01},
+    "RMSprop": {"centered": True, "use_tf_variant": True},
     "LAMB": {"max_weight_norm": 3.0, "second_order_momentum_accum_type": "float32"}}
 
 
@@ -57,7 +61,8 @@ def test_what_tileflow_makes_of_it(kind):
 
 def test_groups():
     module = net()
-    made = optim.AdamW([{"params": [module.weight], "lr": 0.01}, {"params": [module.bias], "weight_decay": 0.0}], lr=0.1, weight_decay=0.2)
+    made = optim.AdamW([{"params": [module.weight], "lr": 0.01}, {"params": [module.bias], "weight_decay": 0.0}],
+                       lr=0.1, weight_decay=0.2)
     found = made.tileflow_optimizer(names(module))
     assert [(g["lr"], g["weight_decay"]) for g in found.param_groups] == [(0.01, 0.2), (0.1, 0.0)]
     assert found.param_groups[1].params == ("bias",)
@@ -81,7 +86,8 @@ def test_what_is_given_is_variable():
 @pytest.mark.parametrize(("call", "says"), [
     (lambda p: optim.Adam(p, amsgrad=True), "Only non-amsgrad Adam/AdamW optimizers are supported"),
     (lambda p: optim.SGD(p, lr=0.1, maximize=True), "minimise the negated loss"),
-    (lambda p: optim.SGD(p, lr=0.1, accum_type=torch.int8), r"Accumulation types must be either torch\.float32 or torch\.float16")])
+    (lambda p: optim.SGD(p, lr=0.1, accum_type=torch.int8),
+     r"Accumulation types must be either torch\.float32 or torch\.float16")])
 def test_refused(call, says):
     with pytest.raises(ValueError, match=says):
         call(net().parameters())
@@ -149,7 +155,8 @@ def test_states_go_on(tmp_path):
     model(x)
     model(x)
     assert torch.equal(again.weight, whole.weight)
-    for wrong, says in (({}, "because it is empty"), (torch.optim.Adam(again.parameters()).state_dict(), "Only IPU optimizer states")):
+    for wrong, says in (({}, "because it is empty"),
+                        (torch.optim.Adam(again.parameters()).state_dict(), "Only IPU optimizer states")):
         with pytest.raises(RuntimeError, match=says):
             other.load_state_dict(wrong)
 

@@ -1,4 +1,5 @@
-"""Every script of the reference's user guide, read where it is, with its import replaced: what it computes at its end is right."""
+"""Every script of the reference's user guide, read where it is, with its import replaced: what it computes at its end
+is right."""
 from __future__ import annotations
 
 from pathlib import Path
@@ -30,7 +31,8 @@ def test_every_file_is_told():
         pytest.skip(scripts.MISSING)
     assert {p.name for p in (where / "included").glob("*.py")} == set(scripts.SCRIPTS)
     tested = {name.removeprefix("test_") for name in globals()}
-    assert {name.removesuffix(".py").lower() for name, s in scripts.SCRIPTS.items() if s.edits is not None} <= {t.lower() for t in tested}
+    assert {name.removesuffix(".py").lower()
+            for name, s in scripts.SCRIPTS.items() if s.edits is not None} <= {t.lower() for t in tested}
 
 
 def test_api(tmp_path, monkeypatch):
@@ -66,8 +68,8 @@ def test_buffers(tmp_path, monkeypatch):
 
 
 def test_custom_ops_test(tmp_path, monkeypatch):
-    """Cube and LeakyRelu, in inference and in training from both sides. (Whether a hundred updates suffice depends on the
-    initial weights, in PyTorch itself, too; with these they do.)"""
+    """Cube and LeakyRelu, in inference and in training from both sides. (Whether a hundred updates suffice depends on
+    the initial weights, in PyTorch itself, too; with these they do.)"""
     declared.cube()
     declared.leaky_relu()
     names = ran("custom_ops_test.py", tmp_path, monkeypatch)
@@ -90,7 +92,8 @@ def test_custom_ops_attributes_test(tmp_path, monkeypatch):
 def declare_with_attributes() -> None:
     """The operators of the reference's tests of attributes."""
     def of_parts(name: str, annotations: dict[str, Any], forward: Any) -> None:
-        tileflow.operator("test.poptorch", name)(type(name, (), {"__annotations__": annotations, "forward": custom.composition(forward)}))
+        tileflow.operator("test.poptorch", name)(type(name, (), {"__annotations__": annotations,
+                                                                 "forward": custom.composition(forward)}))
 
     def number(b: Any, x: Any, values: Any) -> Any:
         return b.constant(np.array(values, x.type.numpy))
@@ -105,10 +108,13 @@ def declare_with_attributes() -> None:
     of_parts("ReduceOp", {"reduction": str}, lambda self, b, x: reduced(b, x, self.reduction))
     of_parts("ThreeReduceOp", {"reductions": list[str]},
              lambda self, b, *x: tuple(reduced(b, v, how) for v, how in zip(x, self.reductions, strict=True)))
-    right = {"float_one": 1.0, "float_minus_two": -2.0, "int_zero": 0, "int_minus_five": -5, "floats_one_two_three": (1.0, 2.0, 3.0),
-             "floats_minus_one_two_three": (-1.0, -2.0, -3.0), "ints_one_two_three": (1, 2, 3), "ints_minus_one_two_three": (-1, -2, -3),
+    right = {"float_one": 1.0, "float_minus_two": -2.0, "int_zero": 0, "int_minus_five": -5,
+             "floats_one_two_three": (1.0, 2.0, 3.0),
+             "floats_minus_one_two_three": (-1.0, -2.0, -3.0), "ints_one_two_three": (1, 2, 3),
+             "ints_minus_one_two_three": (-1, -2, -3),
              "a_string": "string with quotes and slash \" ' \\ end", "strs": ("\x01", "\x02", "\x03")}
-    kinds = {name: tuple[type(value[0]), ...] if isinstance(value, tuple) else type(value) for name, value in right.items()}
+    kinds = {name: tuple[type(value[0]), ...] if isinstance(value, tuple) else type(value)
+             for name, value in right.items()}
     tileflow.operator("test.poptorch", "ManyAttributeOp")(type("ManyAttributeOp", (), {
         "__annotations__": kinds, "infer": lambda self, x: x,
         "forward": custom.python(lambda self, x: np.full_like(x, self.attributes() == right))}))
@@ -171,7 +177,8 @@ def test_pipeline_simple(tmp_path, monkeypatch):
     scripts.stand_in_for_transformers(monkeypatch)
     names = ran("pipeline_simple.py", tmp_path, monkeypatch)
     encoding = {name: torch.tensor(rows) for name, rows in names["encoding"].items()}
-    wanted = names["inference_model"].model(encoding["input_ids"], encoding["attention_mask"], encoding["token_type_ids"])
+    wanted = names["inference_model"].model(encoding["input_ids"], encoding["attention_mask"],
+                                            encoding["token_type_ids"])
     for found, native in zip((names["start_scores"], names["end_scores"]), wanted, strict=True):
         torch.testing.assert_close(found, native.detach(), rtol=1e-4, atol=1e-5)
     x = torch.rand(4, 5)
@@ -181,7 +188,8 @@ def test_pipeline_simple(tmp_path, monkeypatch):
 def test_poptorch_training_simple(tmp_path, monkeypatch):
     """A training loop with an optimizer that is replaced; the script asserts where the bias ends."""
     printed = ran("poptorch_training_simple.py", tmp_path, monkeypatch)["printed"]
-    biases = [float(line.partition("(")[2].partition(",")[0]) for line in printed.splitlines() if line.startswith("tensor(")]
+    biases = [float(line.partition("(")[2].partition(",")[0])
+              for line in printed.splitlines() if line.startswith("tensor(")]
     assert len(biases) == 2
     assert abs(biases[0] - biases[1]) < 0.02, "as the loop in PyTorch beside it"
 

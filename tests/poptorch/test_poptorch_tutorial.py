@@ -1,4 +1,5 @@
-"""The pipelining tutorial, read from its document, import and data's source replaced: whatever runs it, the same bits, near PyTorch's own."""
+"""The pipelining tutorial, read from its document, import and data's source replaced: whatever runs it, the same bits,
+near PyTorch's own."""
 from __future__ import annotations
 
 import re
@@ -12,12 +13,16 @@ from peers import needs
 torch = needs("torch")
 needs("onnxscript")
 pytestmark = pytest.mark.exhaustive
-SMALLER = {"batch_size = 40": "batch_size = 8", "training_iterations = 10": "training_iterations = 2", "inference_iterations = 100":
+SMALLER = {"batch_size = 40": "batch_size = 8", "training_iterations = 10": "training_iterations = 2",
+           "inference_iterations = 100":
            "inference_iterations = 5", "epochs = 3": "epochs = 6", "num_workers=16": "num_workers=0"}
 """The set of digits is a fortieth of MNIST."""
-HOW = {"one": "train_opts.setExecutionStrategy(poptorch.ShardedExecution(poptorch.Stage('B1', 'B2', 'B3', 'B4').ipu(0)))", "four": "",
-       "two": "train_opts.setExecutionStrategy(pipelined_strategy)", "sharded": "train_opts.setExecutionStrategy(sharded_strategy)"}
-"""What is said after the strategies of the document: it makes four stages, and objects for two and for sharded execution."""
+HOW = {"one": "train_opts.setExecutionStrategy(poptorch.ShardedExecution(poptorch.Stage('B1', 'B2', 'B3', "
+              "'B4').ipu(0)))", "four": "",
+       "two": "train_opts.setExecutionStrategy(pipelined_strategy)",
+       "sharded": "train_opts.setExecutionStrategy(sharded_strategy)"}
+"""What is said after the strategies of the document: it makes four stages, and objects for two and for sharded
+execution."""
 
 
 def tutorial(how: str) -> str:
@@ -54,7 +59,8 @@ def test_the_same_bits(tmp_path, monkeypatch):
 
 
 def test_it_follows_pytorch(tmp_path, monkeypatch):
-    """From the same weights and rows in the same order, a loop in PyTorch with one update for each ten micro-batches."""
+    """From the same weights and rows in the same order, a loop in PyTorch with one update for each ten
+    micro-batches."""
     names = trained("one", tmp_path, monkeypatch)
     ours = names["model"].state_dict()
     torch.manual_seed(3)

@@ -1,5 +1,5 @@
-"""Programs as files: written, read and written again to the same bytes; a digest that is the same everywhere; files that
-are damaged, foreign or too large are refused with a sentence."""
+"""Programs as files: written, read and written again to the same bytes; a digest that is the same everywhere; files
+that are damaged, foreign or too large are refused with a sentence."""
 
 from __future__ import annotations
 

@@ -49,8 +49,10 @@ def harmless(text: str) -> Parsed:
 
 def page(**more: Any) -> RunPage:
     history = {"epoch": [1.0, 2.0], "loss": [1.0, 0.5], "test_loss": [1.1, float("nan")], f"test_{EVIL}": [0.1, 0.2]}
-    return RunPage(**dict(title=EVIL, said=EVIL, history=history, losses=Line(EVIL, range(5000), [1.0] * 5000), rates=Line("rate", [], []),
-                          facts={EVIL: EVIL}, settings={EVIL: [EVIL] * 1000}, confusion=np.array([[3, 1], [0, 4]]), classes=[EVIL, "b"],
+    return RunPage(**dict(title=EVIL, said=EVIL, history=history, losses=Line(EVIL, range(5000), [1.0] * 5000),
+                          rates=Line("rate", [], []),
+                          facts={EVIL: EVIL}, settings={EVIL: [EVIL] * 1000}, confusion=np.array([[3, 1], [0, 4]]),
+                          classes=[EVIL, "b"],
                           worst=[Example(3, float("inf"), EVIL, EVIL, np.zeros((1, 8, 8)))]) | more)
 
 
@@ -64,13 +66,15 @@ def test_a_page_has_a_limit() -> None:
     """Of pictures as many are shown as there is room for; names and settings are cut, rows of long runs left out."""
     noise = [Example(i, 1.0, "a", "b", DRAW.random((3, 256, 256))) for i in range(200)]
     history = {name: np.arange(100_000.0).tolist() for name in ("epoch", "loss", "test_loss")}
-    long = page(worst=noise, history=history, settings={f"s{i}": "x" * 10_000 for i in range(5000)}, facts={"a": "y" * 10 ** 6})
+    long = page(worst=noise, history=history, settings={f"s{i}": "x" * 10_000 for i in range(5000)},
+                facts={"a": "y" * 10 ** 6})
     text = render(long)
     assert 2_000_000 < len(text.encode()) <= MOST
     assert 3 < harmless(text).tags.count("img") < 200
 
 
-@pytest.mark.parametrize("ys", [[], [float("nan")] * 3, [float("inf"), 1.0, 2.0], [5.0] * 3, [-1.0, 0.0, 1.0], [1e-300, 1e300, 1.0]])
+@pytest.mark.parametrize("ys", [[], [float("nan")] * 3, [float("inf"), 1.0, 2.0], [5.0] * 3, [-1.0, 0.0, 1.0],
+                                [1e-300, 1e300, 1.0]])
 def test_curves_of_anything(ys: list[float]) -> None:
     text = curves("t", [Line("a", list(range(len(ys))), ys)], "x")
     assert "nan" not in text.lower().replace("nan 0", "")
@@ -85,7 +89,8 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> tileflow.TrainResult:
     x, y = DRAW.random((60, 1, 6, 6)).astype(np.float32), np.array([EVIL, "cat", "dog"])[DRAW.integers(0, 3, 60)]
     nn.manual_seed(0)
     net = nn.Sequential(nn.Flatten(), nn.Linear(36, 3))
-    return tileflow.train(net, data=((x, y), (x[:20], y[:20])), epochs=3, micro_batch_size=4, out=str(tmp_path_factory.mktemp("runs") / "first"),
+    return tileflow.train(net, data=((x, y), (x[:20], y[:20])), epochs=3, micro_batch_size=4,
+                          out=str(tmp_path_factory.mktemp("runs") / "first"),
                           keep_best=True, monitor="val_accuracy", learning_rate=0.02)
 
 
@@ -102,7 +107,8 @@ def test_the_page_of_a_run(result: tileflow.TrainResult) -> None:
 
 
 def test_what_a_result_holds(result: tileflow.TrainResult, tmp_path: Path) -> None:
-    """The best, the curves, predictions scaled as the data were; the best checkpoint's weights are those that were best."""
+    """The best, the curves, predictions scaled as the data were; the best checkpoint's weights are those that were
+    best."""
     best = result.best
     assert best is not None
     column = result.history["test_accuracy"]
@@ -128,7 +134,8 @@ def test_predictions_are_scaled_as_in_training(tmp_path: Path) -> None:
 
 @pytest.mark.exhaustive
 def test_in_a_browser(result: tileflow.TrainResult) -> None:
-    """Nothing is logged or asked for from elsewhere, no name does anything, and a phone shows all of it without scrolling sideways."""
+    """Nothing is logged or asked for from elsewhere, no name does anything, and a phone shows all of it without
+    scrolling sideways."""
     if chromium.found() is None:
         pytest.skip("needs a browser: apt-get install chromium (or CHROMIUM=its path)")
     with chromium.Browser() as running:
@@ -142,10 +149,11 @@ def test_in_a_browser(result: tileflow.TrainResult) -> None:
 
 # ---- tileflow runs
 
-def test_runs_are_listed_and_compared(result: tileflow.TrainResult, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_are_listed_and_compared(result: tileflow.TrainResult, tmp_path: Path,
+                                      capsys: pytest.CaptureFixture[str]) -> None:
     other = tmp_path / "second"
-    tileflow.train(nn.Linear(4, 2), data=(np.zeros((8, 4), np.float32), np.zeros(8, np.int64)), epochs=2, micro_batch_size=4, out=str(other),
-                   max_updates=3)
+    tileflow.train(nn.Linear(4, 2), data=(np.zeros((8, 4), np.float32), np.zeros(8, np.int64)), epochs=2,
+                   micro_batch_size=4, out=str(other), max_updates=3)
     assert cli.main(["runs", str(result.folder.parent)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split()[:4] == ["run", "epochs", "updates", "loss"]
@@ -163,7 +171,8 @@ def test_runs_are_listed_and_compared(result: tileflow.TrainResult, tmp_path: Pa
     assert "There are no runs in" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"epochs": 3}', '{"epochs": [3]}', "[" * 100_000, '{"epochs": "x"}', "\x00"])
+@pytest.mark.parametrize("content",
+                         ["", "[]", "{}", '{"epochs": 3}', '{"epochs": [3]}', "[" * 100_000, '{"epochs": "x"}', "\x00"])
 def test_forged_metrics_are_refused(content: str, tmp_path: Path) -> None:
     (tmp_path / "metrics.json").write_text(content)
     with pytest.raises(CheckpointError, match=r"metrics\.json"):
@@ -172,10 +181,12 @@ def test_forged_metrics_are_refused(content: str, tmp_path: Path) -> None:
 
 def test_a_forged_run_is_shown_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Whatever stands in it: what terminals obey is taken out, and what is no figure is none."""
-    for name, epochs in (("a", [{"loss": EVIL, "accuracy": True, EVIL: 1.0}]), ("b", [{"loss": 0.5, "test_loss": 1e999, "seconds": None}])):
+    for name, epochs in (("a", [{"loss": EVIL, "accuracy": True, EVIL: 1.0}]),
+                         ("b", [{"loss": 0.5, "test_loss": 1e999, "seconds": None}])):
         folder = tmp_path / f"{name}\x1b[2J"
         folder.mkdir()
-        (folder / "metrics.json").write_text(json.dumps({"epochs": epochs, "updates": "x", "ended_early": EVIL, "options": {EVIL: EVIL, name: name}}))
+        (folder / "metrics.json").write_text(json.dumps({"epochs": epochs, "updates": "x", "ended_early": EVIL,
+                                                         "options": {EVIL: EVIL, name: name}}))
     assert cli.main(["runs", str(tmp_path)]) == 0
     assert cli.main(["runs", *(str(p) for p in sorted(tmp_path.iterdir()))]) == 0
     out = capsys.readouterr().out

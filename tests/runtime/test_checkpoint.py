@@ -21,7 +21,7 @@ from tileflow import nn
 from tileflow.runtime import checkpoint
 from tileflow.runtime.checkpoint import DTYPES, load_checkpoint, load_tensors, save_tensors
 from tileflow.runtime.history import Epoch, Running
-from tileflow.runtime.run_folder import CHECKPOINT, Position, load_run, save_run
+from tileflow.runtime.run_folder import CHECKPOINT, RunPosition, load_run, save_run
 from tileflow.system import files
 from tileflow.system.errors import CheckpointError
 from tileflow.system.files import atomic_write_bytes, remove_stale, temporary_prefix
@@ -140,7 +140,8 @@ def test_any_flipped_or_missing_byte_gives_tensors_or_a_sentence(tmp_path):
 
 def a_run(path: Path) -> None:
     """A small checkpoint of a training run."""
-    save_run(path, {"w": np.arange(3, dtype=np.float32), "b": np.zeros(1)}, Position(3, 6, 1, 1, Running(0.5, 6), [Epoch(1, 0.25, None)]),
+    save_run(path, {"w": np.arange(3, dtype=np.float32), "b": np.zeros(1)},
+             RunPosition(3, 6, 1, 1, Running(0.5, 6), [Epoch(1, 0.25, None)]),
              {"seed": 1})
 
 
@@ -239,8 +240,8 @@ def test_what_cannot_be_read_back_takes_no_place(tmp_path, monkeypatch):
 
 def test_temporary_files_of_killed_processes_go(tmp_path):
     """A process is killed while it writes; what a living one writes, and what only looks alike, stays."""
-    script = ("import os, signal, sys\nfrom tileflow.system.files import atomic_write, temporary_prefix\nfrom pathlib import Path\n"
-              "folder = Path(sys.argv[1])\n"
+    script = ("import os, signal, sys\nfrom tileflow.system.files import atomic_write, temporary_prefix\nfrom pathlib "
+              "import Path\nfolder = Path(sys.argv[1])\n"
               "(folder / (temporary_prefix(folder / 'model.onnx') + 'abc.tmp')).mkdir()\n"
               "atomic_write(folder / 'a', (os.kill(os.getpid(), signal.SIGKILL) for _ in range(1)))\n")
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False, cwd=ROOT)

@@ -28,7 +28,7 @@ from random_strategies import CLASSES, Images, Tokens, draw
 import tileflow
 from tileflow import compiler, nn, optim
 from tileflow.executable import store
-from tileflow.loss import ClassLoss, Part, SeveralLosses, WeightedLoss
+from tileflow.loss import ClassLoss, OutputLoss, SeveralLosses, WeightedLoss
 from tileflow.loss.focal import FocalLoss
 from tileflow.loss.numbers import HuberLoss
 from tileflow.optim import schedules
@@ -327,7 +327,8 @@ def test_losses_by_name_are_in_executables(loss: str, tmp_path: Path) -> None:
 
 
 def test_losses_within_losses_are_data() -> None:
-    several = SeveralLosses((Part("a", 0, FocalLoss(gamma=1.0)), Part("b", 1, HuberLoss("huber", "HuberLoss", delta=2.0), 0.5)))
+    several = SeveralLosses((OutputLoss("a", 0, FocalLoss(gamma=1.0)),
+                             OutputLoss("b", 1, HuberLoss("huber", "HuberLoss", delta=2.0), 0.5)))
     for loss in (WeightedLoss(ClassLoss()), several, WeightedLoss(several)):
         data = json.loads(json.dumps(loss_data(loss)))
         assert loss_of(data, 2) == loss

@@ -26,4 +26,5 @@ def test_its_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_options_that_may_change_are_named() -> None:
     listed, = re.findall(r"## What may change on loading\n\n(.*?), and all options of", PAGE, re.DOTALL)
-    assert set(re.findall(r"`(\w+)`", listed)) == {d.name for d in declarations().values() if not d.is_compiled and {*MODELS} & {*d.verbs}}
+    assert set(re.findall(r"`(\w+)`", listed)) == {d.name for d in declarations().values() if not d.is_compiled
+                                                   and {*MODELS} & {*d.verbs}}

@@ -75,8 +75,8 @@ def test_an_earlier_epoch_is_said(threads: int, tmp_path: Path):
     """A loss scale that comes down: the first epochs have no update that counts, the last one has."""
     said = Said()
     data = X * np.float32(100), Y
-    result = tileflow.train(net(), data=data, out=str(tmp_path), epochs=4, callbacks=[said], threads=threads, automatic_loss_scaling="dynamic",
-                            loss_scaling=2.0 ** 21, **OPTIONS)
+    result = tileflow.train(net(), data=data, out=str(tmp_path), epochs=4, callbacks=[said], threads=threads,
+                            automatic_loss_scaling="dynamic", loss_scaling=2.0 ** 21, **OPTIONS)
     skipped = result.history["skipped"].tolist()
     assert skipped[0] == 4
     assert skipped[-1] < 4

@@ -1,9 +1,10 @@
-"""A start that finds by the file what an earlier one came to: nothing is imported, the same numbers come out, all that a user may ask for
-afterwards is there; and whatever differs is made anew."""
+"""A start that finds by the file what an earlier one came to: nothing is imported, the same numbers come out, all that
+a user may ask for afterwards is there; and whatever differs is made anew."""
 from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import secrets
 import shutil
 import subprocess
@@ -23,25 +24,29 @@ from tileflow import optim
 from tileflow.executable import notes, store
 from tileflow.graph import Builder, Value
 from tileflow.kernels.machine import cache
-from tileflow.runtime import code_key, front, imports, model_file
-from tileflow.system.errors import DataError, ModelError, OptionError
+from tileflow.runtime import code_key, front, imports, model_file, trained_file
+from tileflow.system.errors import CheckpointError, DataError, ModelError, OptionError
 
 DRAW = np.random.default_rng(8)
 X, Y = DRAW.standard_normal((8, 6)).astype(np.float32), np.arange(8) % 3
 WIDE = 300
 """Columns of a weight that is too large to stand in a note."""
-HEAVY = {"graph", "ops", "importers", "lower", "passes", "host", "compiler", "nn", "tiles", "report", "exploration", "exact"}
+HEAVY = {"graph", "ops", "importers", "lower", "passes", "host", "compiler", "nn", "tiles", "report", "exploration",
+         "exact"}
 """Parts of the house that a start with everything kept does without."""
 
 
 def network(folder: Path, seed: int = 0, **saved: Any) -> Path:
     """Two layers and a batch normalisation, whose running statistics training moves."""
     draw = np.random.default_rng(seed)
-    weights = {"w": draw.standard_normal((6, WIDE)), "b": draw.standard_normal(WIDE), "v": draw.standard_normal((WIDE, 3)), "c": np.zeros(3),
+    weights = {"w": draw.standard_normal((6, WIDE)), "b": draw.standard_normal(WIDE),
+               "v": draw.standard_normal((WIDE, 3)), "c": np.zeros(3),
                "scale": np.ones(WIDE), "shift": np.zeros(WIDE), "mean": np.zeros(WIDE), "var": np.ones(WIDE)}
-    nodes = [node("Gemm", ["x", "w", "b"], ["h"]), node("BatchNormalization", ["h", "scale", "shift", "mean", "var"], ["n"]),
+    nodes = [node("Gemm", ["x", "w", "b"], ["h"]),
+             node("BatchNormalization", ["h", "scale", "shift", "mean", "var"], ["n"]),
              node("Relu", ["n"], ["r"]), node("Gemm", ["r", "v", "c"], ["y"])]
-    proto = model_of(nodes, [port("x", ["N", 6])], [port("y", ["N", 3])], {k: a.astype(np.float32) for k, a in weights.items()})
+    proto = model_of(nodes, [port("x", ["N", 6])], [port("y", ["N", 3])],
+                     {k: a.astype(np.float32) for k, a in weights.items()})
     path = folder / "net.onnx"
     onnx.save(proto, path, **saved)
     return path
@@ -67,7 +72,7 @@ def imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[s
     monkeypatch.setattr(store, "enabled", True)
     for module in (front, model_file):
         monkeypatch.setattr(module, "all_code", lambda: f"code of {tmp_path}")
-    read, write, own = store.read, store.write, f"note-{tmp_path.name}-"
+    read, write, own = store.read, store.write, f"note-{os.getpid()}-{tmp_path.name}-"
     monkeypatch.setattr(store, "read", lambda name: read(name.replace("note-", own)))
     monkeypatch.setattr(store, "write", lambda name, data: write(name.replace("note-", own), data))
     yield made
@@ -79,8 +84,10 @@ def train(path: Path, calls: int = 2, **given: Any) -> dict[str, bytes]:
     """What calls return and what weights are after them."""
     model = tileflow.training_model(path, **given)
     count = model.options.device_iterations * model.options.gradient_accumulation
-    found = {f"call {i}": np.concatenate([np.ravel(a) for a in model(np.tile(X, (count, 1)), np.tile(Y, count))]) for i in range(calls)}
-    return {name: np.asarray(a).tobytes() for name, a in (found | model.state_dict() | model.optimizer_state_dict()).items()}
+    found = {f"call {i}": np.concatenate([np.ravel(a) for a in model(np.tile(X, (count, 1)), np.tile(Y, count))])
+             for i in range(calls)}
+    return {name: np.asarray(a).tobytes()
+            for name, a in (found | model.state_dict() | model.optimizer_state_dict()).items()}
 
 
 def infer(path: Path, **given: Any) -> bytes:
@@ -112,8 +119,8 @@ def test_a_warm_start_imports_neither_graph_nor_compiler(tmp_path: Path, verb: s
     np.save(tmp_path / "y.npy", Y)
 
     def start(name: str) -> set[str]:
-        done = subprocess.run([sys.executable, "-c", STARTS, verb, str(path), str(tmp_path / name)], cwd=tmp_path, text=True,
-                              env={**os.environ, "PYTHONPATH": PATH}, capture_output=True)
+        done = subprocess.run([sys.executable, "-c", STARTS, verb, str(path), str(tmp_path / name)], cwd=tmp_path,
+                              text=True, env={**os.environ, "PYTHONPATH": PATH}, capture_output=True)
         assert done.returncode == 0, done.stderr
         return set(done.stdout.split())
     cold, warm = start("cold.npz"), start("warm.npz")
@@ -126,13 +133,16 @@ def test_a_warm_start_imports_neither_graph_nor_compiler(tmp_path: Path, verb: s
 
 
 GIVEN: list[dict[str, Any]] = [
-    {}, {"gradient_accumulation": 2, "device_iterations": 2, "optimizer": "adamw"}, {"threads": 1}, {"threads": 3, "output_mode": "all"},
-    {"replication_factor": 2, "micro_batch_size": 4}, {"frozen": ("w",)}, {"loss_scaling": 8.0, "automatic_loss_scaling": "dynamic"},
+    {}, {"gradient_accumulation": 2, "device_iterations": 2, "optimizer": "adamw"}, {"threads": 1},
+    {"threads": 3, "output_mode": "all"},
+    {"replication_factor": 2, "micro_batch_size": 4}, {"frozen": ("w",)},
+    {"loss_scaling": 8.0, "automatic_loss_scaling": "dynamic"},
     {"optimizer": optim.SGD(lr=0.1, momentum=0.9)}, {"anchored_tensors": ("h",)}]
 
 
 @pytest.mark.parametrize("given", GIVEN, ids=str)
-def test_training_is_the_same_and_all_that_is_asked_afterwards(tmp_path: Path, imported: list[str], given: dict[str, Any]):
+def test_training_is_the_same_and_all_that_is_asked_afterwards(tmp_path: Path, imported: list[str],
+                                                               given: dict[str, Any]):
     path = network(tmp_path)
     cold = train(path, **given)
     assert imported
@@ -195,7 +205,8 @@ def test_a_changed_file_is_another(tmp_path: Path, imported: list[str]):
 
 @pytest.mark.parametrize("folder", ["", "beside"])
 def test_external_data_count(tmp_path: Path, imported: list[str], folder: str):
-    """They are read from where they are; one changed byte of them is another model; without them there is the sentence that there always is."""
+    """They are read from where they are; one changed byte of them is another model; without them there is the sentence
+    that there always is."""
     if folder:
         (tmp_path / folder).mkdir()
     path = network(tmp_path, save_as_external_data=True, location=os.path.join(folder, "net.data"), size_threshold=0)
@@ -215,7 +226,8 @@ def test_external_data_count(tmp_path: Path, imported: list[str], folder: str):
 
 
 @pytest.mark.parametrize("changed", [
-    {"optimizer": "adamw"}, {"optimizer": optim.SGD(lr=0.1, momentum=0.5)}, {"gradient_accumulation": 2}, {"device_iterations": 2},
+    {"optimizer": "adamw"}, {"optimizer": optim.SGD(lr=0.1, momentum=0.5)}, {"gradient_accumulation": 2},
+    {"device_iterations": 2},
     {"frozen": ("w",)}, {"trainable": ("v",)}, {"loss": "nll"}, {"label_smoothing": 0.1}, {"loss_scaling": 2.0},
     {"precision": "16-mixed"}, {"gradient_checkpointing": ("*",)}, {"micro_batch_size": 8}], ids=str)
 def test_changed_options_are_another_and_their_own(tmp_path: Path, imported: list[str], changed: dict[str, Any]):
@@ -256,7 +268,8 @@ class OwnSGD(optim.SGD):
     """An optimizer of somebody's own."""
 
 
-@pytest.mark.parametrize("given", [{"loss": own_loss}, {"optimizer": OwnSGD(lr=0.1)}, {"detect_anomaly": True}], ids=["loss", "optimizer", "anomaly"])
+@pytest.mark.parametrize("given", [{"loss": own_loss}, {"optimizer": OwnSGD(lr=0.1)}, {"detect_anomaly": True}],
+                         ids=["loss", "optimizer", "anomaly"])
 def test_what_cannot_be_written_down_is_made_anew(tmp_path: Path, imported: list[str], given: dict[str, Any]):
     """Code of somebody's own may be another the next time, under the same name."""
     path = network(tmp_path)
@@ -305,7 +318,8 @@ def test_a_line_changed_anywhere_is_other_code(tmp_path: Path):
     ids=["no program", "part of it", "a list", "a number", "beyond", "no such part", "no such type"])
 def test_notes_that_do_not_fit_are_made_anew(tmp_path: Path, imported: list[str], monkeypatch: pytest.MonkeyPatch,
                                              damage: Callable[[Any], Any]):
-    """Whatever is in them: they are whole by their digest, so that this is what nobody but the owner could have written."""
+    """Whatever is in them: they are whole by their digest, so that this is what nobody but the owner could have
+    written."""
     path = network(tmp_path)
     wanted = infer(path)
     real = notes.load
@@ -320,7 +334,7 @@ def test_notes_that_do_not_fit_are_made_anew(tmp_path: Path, imported: list[str]
 def test_cut_off_files_of_the_cache_are_made_anew(tmp_path: Path, imported: list[str]):
     path = network(tmp_path)
     wanted = infer(path)
-    made = [*cache.folder().glob(f"note-{tmp_path.name}-*")]
+    made = [*cache.folder().glob(f"note-{os.getpid()}-{tmp_path.name}-*")]
     assert made
     for file in made:
         os.truncate(file, file.stat().st_size // 2)
@@ -346,3 +360,191 @@ def test_refusals_are_those_of_the_first_start(tmp_path: Path, imported: list[st
         tileflow.inference_model(tmp_path / "none.onnx")
     with pytest.raises(ModelError, match="is a folder"):
         tileflow.inference_model(tmp_path)
+
+
+# ---- the verbs, of which a model is a part
+
+def data(folder: Path, rows: int = 40, scale: float = 1.0) -> Path:
+    draw = np.random.default_rng(3)
+    path = folder / f"data{rows}-{scale}.npz"
+    np.savez(path, x=draw.standard_normal((rows, 6)).astype(np.float32) * scale, y=np.arange(rows) % 3)
+    return path
+
+
+COMMAND = """
+import sys
+from tileflow.cli import main
+assert main(sys.argv[1:]) == 0
+print("rooms", *sorted({m.split(".")[1] for m in sys.modules if m.startswith("tileflow.")}), *({"numba", "onnx"} & {*sys.modules}))
+"""
+CURVES = {"report"}
+"""A run's page is made of the curves and pictures that reports are made of, too."""
+
+
+def command(folder: Path, *words: str) -> tuple[str, set[str]]:
+    """What a command says, but for how fast it was, and the rooms that its process has opened."""
+    done = subprocess.run([sys.executable, "-c", COMMAND, *words], cwd=folder, env={**os.environ, "PYTHONPATH": PATH},
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    *said, rooms = done.stdout.splitlines()
+    return "\n".join(re.sub(r"[\d,]+ samples/s", "", line) for line in said) + done.stderr, set(rooms.split())
+
+
+def test_warm_commands_import_neither_graph_nor_compiler(tmp_path: Path):
+    """From the file to the trained one, checkpoint and page, and from that to predictions with their accuracy."""
+    path = network(tmp_path)
+    other(path, secrets.token_hex())
+    given = ["net.onnx", "--data", str(data(tmp_path)), "--test-data", str(data(tmp_path, 13)), "--optimizer", "adamw",
+             "--out", "run"]
+    said, files = [], []
+    for start in ("cold", "warm"):
+        trained, rooms = command(tmp_path, "train", *given, "--epochs", "2")
+        written = (tmp_path / "run" / "model.onnx").read_bytes()
+        (tmp_path / "trained.onnx").write_bytes(written)
+        inferred, more = command(tmp_path, "infer", "trained.onnx", "--data", str(data(tmp_path, 13)))
+        said.append((trained, inferred))
+        files.append((written, (tmp_path / "predictions.npz").read_bytes()))
+        if start == "cold":
+            assert rooms >= {"graph", "importers", "onnx"}
+            assert more >= {"graph", "importers", "onnx"}
+            shutil.rmtree(tmp_path / "run")
+        else:
+            assert not rooms & ({*HEAVY, "numba", "onnx"} - CURVES), rooms
+            assert not more & {*HEAVY, "numba", "onnx"}, more
+    assert said[0] == said[1]
+    assert files[0] == files[1]
+    _, rooms = command(tmp_path, "train", *given, "--epochs", "3", "--out", "longer")
+    assert not rooms & ({*HEAVY, "numba", "onnx"} - CURVES), "how long it trains shapes nothing that is kept"
+
+
+@pytest.fixture
+def in_full(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is rehearsed, and written with a check by computing."""
+    made: list[str] = []
+
+    def note(name: str, real: Callable[..., Any]) -> None:
+        def noted(*args: Any) -> Any:
+            made.append(name)
+            return real(*args)
+        monkeypatch.setattr(trained_file, name, noted)
+    note("rehearse", trained_file.rehearse)
+    note("write_trained", trained_file.write_trained)
+    return made
+
+
+def fit(path: Path, folder: Path, rows: Path, **given: Any) -> bytes:
+    shutil.rmtree(folder / "run", ignore_errors=True)
+    tileflow.train(path, data=str(rows), out=str(folder / "run"), epochs=1, learning_rate=0.01, **given)
+    return (folder / "run" / "model.onnx").read_bytes()
+
+
+def test_a_trained_file_is_rehearsed_and_checked_by_computing_once(tmp_path: Path, imported: list[str],
+                                                                   in_full: list[str]):
+    """Other weights go into the same bytes; what reads them again gets them."""
+    path, rows = network(tmp_path), data(tmp_path)
+    first = fit(path, tmp_path, rows)
+    assert in_full == ["rehearse", "write_trained"]
+    imported.clear()
+    assert fit(path, tmp_path, rows) == first
+    second = fit(path, tmp_path, rows, max_updates=1)
+    assert in_full == ["rehearse", "write_trained"]
+    assert not imported
+    tensors = [{t.name: onnx.numpy_helper.to_array(t) for t in onnx.load_from_string(file).graph.initializer}
+               for file in (first, second)]
+    result = tileflow.train(path, data=str(rows), out=str(tmp_path / "again"), epochs=1, learning_rate=0.01,
+                            max_updates=1)
+    for name, array in result.weights.items():
+        assert array.tobytes() == tensors[1][name].tobytes()
+    assert any(tensors[0][name].tobytes() != tensors[1][name].tobytes() for name in tensors[0])
+
+
+@pytest.mark.parametrize("changed",
+                         [{"keep_training_mode": True}, {"micro_batch_size": 8}, {"frozen": ("w",)}, {"rows": 2.0},
+                                     {"file": "other"}], ids=str)
+def test_what_shapes_a_trained_file_has_it_checked_again(tmp_path: Path, imported: list[str], in_full: list[str],
+                                                         changed: dict[str, Any]):
+    """Options, and the file itself; what it says of the data counts, too."""
+    path = network(tmp_path)
+    fit(path, tmp_path, data(tmp_path))
+    in_full.clear()
+    rows = data(tmp_path, scale=changed.pop("rows", 1.0))
+    if changed.pop("file", None):
+        other(path, "another")
+    found = fit(path, tmp_path, rows, **changed)
+    assert in_full == ["rehearse", "write_trained"]
+    assert fit(path, tmp_path, rows, **changed) == found
+    assert in_full == ["rehearse", "write_trained"]
+
+
+def test_where_it_cannot_be_written_is_said_by_every_start(tmp_path: Path, imported: list[str],
+                                                           monkeypatch: pytest.MonkeyPatch):
+    path, rows, said = network(tmp_path), data(tmp_path), []
+    for _ in range(2):
+        fit(path, tmp_path, rows)
+    (tmp_path / "taken" / "model.onnx").mkdir(parents=True)
+    for _ in range(2):
+        with pytest.raises(CheckpointError, match="name a file, not a folder") as error:
+            tileflow.train(path, data=str(rows), out=str(tmp_path / "taken"), epochs=1)
+        said.append(str(error.value))
+    assert said[0] == said[1]
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: shutil._ntuple_diskusage(1 << 30, 1 << 30, 100))          # type: ignore[attr-defined]
+    with pytest.raises(CheckpointError, match="The trained model takes"):
+        fit(path, tmp_path, rows)
+
+
+def test_a_written_file_is_read_back(tmp_path: Path, imported: list[str], monkeypatch: pytest.MonkeyPatch):
+    path, rows = network(tmp_path), data(tmp_path)
+    wanted = fit(path, tmp_path, rows)
+    read = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda self: read(self)[:-1] if self.suffix == ".tmp" else read(self))
+    with pytest.raises(CheckpointError, match="what is read back differs"):
+        fit(path, tmp_path, rows)
+    assert not (tmp_path / "run" / "model.onnx").exists()
+    monkeypatch.undo()
+    assert fit(path, tmp_path, rows) == wanted
+
+
+@pytest.mark.parametrize("harm", ["halves", "external", "damage"])
+def test_files_that_are_no_bytes_around_weights_are_checked_each_time(tmp_path: Path, imported: list[str],
+                                                                      in_full: list[str], harm: str,
+                                                                       monkeypatch: pytest.MonkeyPatch):
+    """Weights of another type than in memory, or in another file; a note that does not fit."""
+    path, rows = network(tmp_path, **({"save_as_external_data": True, "location": "net.data", "size_threshold": 0} if harm == "external" else {})), \
+        data(tmp_path)
+    given: dict[str, Any] = {"precision": "64"} if harm == "halves" else {}
+    found = fit(path, tmp_path, rows, **given)
+    if harm == "damage":
+        real = notes.load
+        monkeypatch.setattr(notes, "load", lambda key: 7 if isinstance(note := real(key), list) else note)
+    in_full.clear()
+    assert fit(path, tmp_path, rows, **given) == found
+    assert "write_trained" in in_full
+
+
+def test_gradients_are_those_that_are_asked_for(tmp_path: Path, imported: list[str]):
+    """By whatever, of whichever output: options and types of the arrays are the same."""
+    path = network(tmp_path)
+    for wrt in ("x", "v", "w", "v"):
+        found = tileflow.grad(path, X, wrt=wrt)
+        assert [*found] == [wrt]
+        assert np.any(found[wrt])
+
+
+@pytest.mark.parametrize("ending", [None, "Sigmoid", "Softmax"])
+def test_what_a_model_ends_in_is_known_without_its_graph(tmp_path: Path, imported: list[str], ending: str | None):
+    path = network(tmp_path)
+    proto = onnx.load(path)
+    if ending:
+        proto.graph.node[-1].output[0] = "scores"
+        proto.graph.node.append(node(ending, ["scores"], ["y"]))
+        onnx.save(proto, path)
+    labels = np.eye(3, dtype=np.float32)[Y] if ending == "Sigmoid" else Y
+    said = []
+    for _ in range(2):
+        imported.clear()
+        result = tileflow.train(path, data=(X, labels), out=str(tmp_path / f"run{len(said)}"), epochs=1,
+                                micro_batch_size=4)
+        said.append((result.loss, result.loss_reason, result.history["accuracy"].tobytes()))
+    assert not imported
+    assert said[0] == said[1]
+    assert said[0][0] == {None: "cross_entropy", "Sigmoid": "bce", "Softmax": "cross_entropy"}[ending]

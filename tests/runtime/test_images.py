@@ -17,7 +17,7 @@ import tileflow
 from tileflow import cli, nn
 from tileflow.feed import images as decoding
 from tileflow.feed.images import ImageForm, Images, decoded
-from tileflow.feed.kept import Kept
+from tileflow.feed.kept import KeptRows
 from tileflow.importers.onnx import load_model
 from tileflow.options.options import Options
 from tileflow.runtime.data import DataLoader, Dataset, open_data
@@ -172,7 +172,7 @@ def count_decodes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_images_are_decoded_once_as_far_as_there_is_room(folder: Path, share: float, monkeypatch: pytest.MonkeyPatch):
     seen = count_decodes(monkeypatch)
     data = open_data(str(folder)).train
-    assert isinstance(data.source, Kept)
+    assert isinstance(data.source, KeptRows)
     plain = [a.copy() for a in data.gather(np.arange(26))]
     data.source.__init__(data.source.data, int(share * 26 * (3 * 64 + 8)))             # type: ignore[misc]
     loader = DataLoader(Options(micro_batch_size=5, drop_last=False), data, drop_last=False)
@@ -438,7 +438,7 @@ def test_images_is_what_decodes(tmp_path: Path):
     """The reader is small to send: paths and the form, no pixels."""
     import pickle
     paint(tmp_path / "0.png")
-    kept = Kept(Images([str(tmp_path / "0.png")], ImageForm(3, 8, 8)), 1 << 20)
+    kept = KeptRows(Images([str(tmp_path / "0.png")], ImageForm(3, 8, 8)), 1 << 20)
     kept.read(np.array([0]))
     copy = pickle.loads(pickle.dumps(kept))
     assert (copy.room, copy.holds()) == (0, False)

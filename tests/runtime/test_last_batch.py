@@ -13,7 +13,7 @@ import tileflow
 from tileflow import nn, optim
 from tileflow.importers.onnx import wrap_model
 from tileflow.options.options import Options
-from tileflow.runtime.schedule import CallSchedule, Step
+from tileflow.runtime.schedule import CallSchedule, UpdateCall
 from tileflow.runtime.trainer import Trainer
 from tileflow.system.errors import Interrupted, OptionError
 
@@ -42,9 +42,9 @@ def weights(network: nn.Module) -> dict[str, bytes]:
 ])
 def test_what_an_epoch_is_made_of(rows: int, options: dict[str, Any], calls: int, rest: list[tuple[int, int]]):
     found = CallSchedule.of(rows, Options(drop_last=False, **options))
-    steps = [Step(*s) for s in rest if s[1]]
+    steps = [UpdateCall(*s) for s in rest if s[1]]
     if rest and not rest[0][1]:
-        steps = [Step(7, 1)]
+        steps = [UpdateCall(7, 1)]
     assert (found.calls, list(found.rest)) == (calls, steps)
     assert CallSchedule.of(rows, Options(drop_last=True, **options)).rest == ()
     updates, at = calls * found.updates + len(steps), []

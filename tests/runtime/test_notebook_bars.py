@@ -1,4 +1,5 @@
-"""Bars in a notebook: its kernel's streams are no terminals, and bars show all the same, as what is installed there allows."""
+"""Bars in a notebook: its kernel's streams are no terminals, and bars show all the same, as what is installed there
+allows."""
 from __future__ import annotations
 
 import subprocess
@@ -24,13 +25,14 @@ bar.close()
 
 
 def bars(kernel: str, *before: str) -> list[str]:
-    done = subprocess.run([sys.executable, "-c", "\n".join(before) + SCRIPT.format(kernel=kernel)], cwd=ROOT, capture_output=True, text=True,
-                          timeout=120, check=False)
+    done = subprocess.run([sys.executable, "-c", "\n".join(before) + SCRIPT.format(kernel=kernel)], cwd=ROOT,
+                          capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip().splitlines()[-1].split()
 
 
-@pytest.mark.parametrize(("kernel", "wanted"), [("ipykernel.zmqshell", ["True", "tqdm.asyncio"]), ("nothing", ["False", "tqdm.std"])])
+@pytest.mark.parametrize(("kernel", "wanted"),
+                         [("ipykernel.zmqshell", ["True", "tqdm.asyncio"]), ("nothing", ["False", "tqdm.std"])])
 def test_a_notebook_without_widgets_shows_bars_of_text(kernel: str, wanted: list[str]) -> None:
     """Without a warning; IPython at a terminal is no notebook, and a pipe gets no bars."""
     assert bars(kernel, "import sys", "sys.modules['ipywidgets'] = None") == wanted

@@ -326,7 +326,8 @@ def test_training_further_keeps_the_numbers_of_the_classes(zoo: Path, tmp_path: 
     data = animals(seed=2)
     keep = data["y"] != "cat"
     said = Said()
-    further = tileflow.train(zoo, data={n: a[keep][:32] for n, a in data.items()}, out=str(tmp_path / "0"), epochs=0, callbacks=[said])
+    further = tileflow.train(zoo, data={n: a[keep][:32] for n, a in data.items()}, out=str(tmp_path / "0"), epochs=0,
+                             callbacks=[said])
     assert further._preprocessing.classes == tuple(ANIMALS)
     assert set(np.unique(further._trainer.train.labels)) == {1, 2}
     others = data | {"y": np.where(data["y"] == "cat", "cow", data["y"])}
@@ -341,7 +342,8 @@ def test_whole_numbers_that_may_be_bytes_are_named(tmp_path: Path):
     data = {"x": np.full((16, 3), 200), "z": np.ones((16, 2)), "y": np.zeros((16, 2))}
     said = Said()
     with warnings.catch_warnings():
-        tileflow.train(tmp_path / "m.onnx", data=data, loss="mse", epochs=0, out=str(tmp_path / "run"), callbacks=[said])
+        tileflow.train(tmp_path / "m.onnx", data=data, loss="mse", epochs=0, out=str(tmp_path / "run"),
+                       callbacks=[said])
     assert ("Input x: whole numbers from 200 to 200 are fed as they are; if they are the bytes of images, "
             "--scale 0.00392156862745098 brings them to 0..1.") in said.sentences
     assert not [s for s in said.sentences if s.startswith("Input z")]

@@ -314,7 +314,8 @@ def test_resuming_needs_the_same_data(tmp_path: Path):
 def test_rates_and_epochs_may_change_aloud(tmp_path: Path):
     train_net(tmp_path, rows(), epochs=1)
     said = Said()
-    _, result = train_net(tmp_path, rows(), epochs=2, learning_rate=0.02, weight_decay=0.5, resume=True, callbacks=[said])
+    _, result = train_net(tmp_path, rows(), epochs=2, learning_rate=0.02, weight_decay=0.5, resume=True,
+                          callbacks=[said])
     assert [s for s in said.sentences if s.startswith("Going on")] == [
         "Going on with lr = 0.02 in place of 0.01.", "Going on with weight_decay = 0.5 in place of 0.01.",
         "Going on to epoch 2; the run was to end with 1."]

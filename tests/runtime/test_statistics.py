@@ -144,7 +144,8 @@ def test_rows_after_the_checkpoint_are_written_once(left: int, whole: bytes, tmp
 
 
 def test_a_full_disk_is_a_sentence_and_loses_no_row(whole: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The rows of the second epoch do not come to the disk at first: the state that is saved then has them all the same."""
+    """The rows of the second epoch do not come to the disk at first: the state that is saved then has them all the
+    same."""
     append, failed = files.append, []
 
     def full(_file: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 import numpy as np
 
 from tileflow.graph import State, TensorType, Value
-from tileflow.memory.alignment import room
+from tileflow.memory.alignment import padded_nbytes
 from tileflow.state import Session, declared
 
 
@@ -24,7 +24,7 @@ def test_memory_starts_full_of_what_the_state_says_and_the_padding_at_zero():
     while buffer.base is not None and buffer.base.dtype == np.uint8:
         buffer = buffer.base
     first = session["a"].ctypes.data - buffer.ctypes.data
-    lie = buffer[first:first + sum(room(s.input.type) for s in states)].view(np.float32)
+    lie = buffer[first:first + sum(padded_nbytes(s.input.type) for s in states)].view(np.float32)
     assert lie.sum() == 15 + 0.5 + 7.0
 
 

@@ -13,7 +13,8 @@ import tileflow
 from tileflow.report import pagedata
 
 EXHAUSTIVE = 60
-"""Seeds of `make check`; the first few are run at every change. (`python tests/strategy/test_random_strategies.py 60 400` runs others.)"""
+"""Seeds of `make check`; the first few are run at every change. (`python tests/strategy/test_random_strategies.py 60
+400` runs others.)"""
 QUICK = 4
 
 

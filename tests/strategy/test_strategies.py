@@ -12,7 +12,7 @@ import pytest
 
 import tileflow
 from tileflow import nn
-from tileflow.kernels.elementwise.loops import EmittedLeaf
+from tileflow.kernels.machine.emitted import EmittedLeaf
 from tileflow.program.batching import Batching
 from tileflow.program.schedule import (
     Fold,

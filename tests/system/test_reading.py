@@ -42,7 +42,8 @@ READERS: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "a table": ("d.csv", open_data), "an archive": ("d.npz", open_data), "an array": ("d.npy", open_data),
     "IDX": ("train-images.idx3-ubyte", open_data), "packed IDX": ("train-images.idx3-ubyte.gz", open_data),
     "a checkpoint": ("checkpoint.safetensors", load_tensors), "options": ("run.toml", read_options_file), "a chip": ("chip.toml", Chip.load),
-    "plans": ("plans.json", planning.read_plans), "a report": ("report.json", report.load), "a model": ("m.onnx", tileflow.load),
+    "plans": ("plans.json", planning.read_plans), "a report": ("report.json", report.load),
+    "a model": ("m.onnx", tileflow.load),
 }
 
 

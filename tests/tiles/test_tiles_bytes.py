@@ -1,4 +1,5 @@
-"""Products of 8-bit integers, chip by chip: at the rate that it states, widened to float16, or refused with a sentence."""
+"""Products of 8-bit integers, chip by chip: at the rate that it states, widened to float16, or refused with a
+sentence."""
 from __future__ import annotations
 
 from dataclasses import asdict
@@ -24,7 +25,8 @@ def product(kind: int | None, folder: Path) -> str:
     array = np.ones((K, N), helper.tensor_dtype_to_np_dtype(dtype))
     node = helper.make_node("MatMul" if kind is None else "MatMulInteger", ["a", "b"], ["y"])
     graph = helper.make_graph([node], "g", [helper.make_tensor_value_info("a", dtype, [M, K])],
-                              [helper.make_tensor_value_info("y", dtype if kind is None else TensorProto.INT32, [M, N])],
+                              [helper.make_tensor_value_info("y", dtype if kind is None else TensorProto.INT32,
+                                                             [M, N])],
                               [onnx.numpy_helper.from_array(array, "b")])
     path = str(folder / f"{dtype}.onnx")
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
@@ -40,7 +42,8 @@ def planned(kind: int | None, chip: Any, folder: Path) -> tuple[Any, Any]:
 @pytest.mark.parametrize("kind", [TensorProto.INT8, TensorProto.UINT8])
 @pytest.mark.parametrize("name", CHIPS)
 def test_documented_chips_widen_bytes(name: str, kind: int, tmp_path: Path) -> None:
-    """They multiply as float16 does, and not faster than its unit; what is cast is counted, and bytes stay bytes in memory."""
+    """They multiply as float16 does, and not faster than its unit; what is cast is counted, and bytes stay bytes in
+    memory."""
     chip = CHIPS[name]
     said = next(row for row in chip.constants() if row[0] == "eight_bit_products")
     assert said[1:3] == ("widened", "documented")
@@ -75,7 +78,8 @@ def test_a_chip_may_refuse(tmp_path: Path) -> None:
         planned(TensorProto.INT8, str(file), tmp_path)
     assert "int8.int32" in str(caught.value)
     planned(None, str(file), tmp_path)
-    units = "".join(f'[matrix."{types}"]\n' + "".join(f"{k} = {v}\n" for k, v in asdict(unit).items()) for types, unit in UNIT.items())
+    units = "".join(f'[matrix."{types}"]\n' + "".join(f"{k} = {v}\n" for k, v in asdict(unit).items())
+                    for types, unit in UNIT.items())
     file.write_text(f'base = "gc200"\neight_bit_products = "refused"\n{units}')
     assert planned(TensorProto.INT8, str(file), tmp_path)[1].plan.partials == "int32"
     file.write_text('base = "gc200"\neight_bit_products = "fast"\n')

@@ -9,6 +9,7 @@ import pytest
 from tileflow.system.errors import OptionError
 from tileflow.tiles.hardware.chip import CHIPS, Chip, MatrixUnit, chip, device_dtype
 from tileflow.tiles.hardware.exchange import exchange_cycles
+from tileflow.tiles.hardware.vertex import amp
 
 FILE = """
 name = "mine"
@@ -37,6 +38,41 @@ def test_every_constant_says_where_it_comes_from(machine):
     for name, _, status, source in machine.constants():
         assert status in ("documented", "estimate"), name
         assert source
+
+
+@pytest.mark.parametrize("machine", CHIPS.values(), ids=str)
+def test_every_estimate_has_a_range_and_its_reason(machine):
+    """But what no time depends on (energy is bounds as it stands); and some documented constants are the most there can
+    be."""
+    estimates = {name for name, _, kind, _ in machine.constants() if kind == "estimate"
+                 and not name.startswith("energy.")}
+    estimates -= {"reserved_bytes", "area_mm2"}
+    found = machine.ranges()
+    assert estimates <= set(found)
+    for name, of in found.items():
+        assert of.low <= 1 <= of.high, name
+        assert of.low < of.high, name
+        assert len(of.reason) > 15, name
+
+
+def test_the_ends_of_all_ranges_are_a_slow_and_a_fast_chip():
+    machine = chip("gc200")
+    slow, fast = machine.at_worst(), machine.at_best()
+    assert (slow.sync_cycles, machine.sync_cycles, fast.sync_cycles) == (750, 600, 168)
+    assert slow.exchange_bytes_per_cycle == pytest.approx(4 / 1.24)
+    assert fast.exchange_bytes_per_cycle == 4
+    assert slow.streaming_bytes_per_second < 20e9 < fast.streaming_bytes_per_second
+    assert (slow.tiles, slow.clock_hz, slow.matrix) == (machine.tiles, machine.clock_hz, machine.matrix)
+    args = machine.matrix["float16.float16"], 2, "float16", 100, 1, 16, 64, 1, 1, 1
+    assert amp(slow, *args) == pytest.approx(1.13 * amp(machine, *args))
+    assert amp(fast, *args) == amp(machine, *args)
+
+
+def test_what_a_user_says_has_no_range():
+    mine = chip("gc200").variant(sync_cycles=100)
+    assert "sync_cycles" not in mine.ranges()
+    assert "piece_cycles" in mine.ranges()
+    assert mine.at_worst().sync_cycles == 100 == mine.at_best().sync_cycles
 
 
 def test_bound_is_a_share_of_a_tile():

@@ -163,8 +163,7 @@ def test_an_element_wise_step_after_a_product_moves_nothing() -> None:
 
 
 def test_a_transpose_moves_everything() -> None:
-    x = EXAMPLES[0][1][0]
-    assert x is not None
+    x = f(60, 80, 50, 8)
     tiled = analyze(alone(OPS["Transpose"](perm=(3, 2, 1, 0)), (x,)), SMALL)
     assert tiled.phases.exchange >= x.nbytes / SMALL.tiles / SMALL.exchange_bytes_per_cycle
 
@@ -300,7 +299,8 @@ def test_levers_are_measured() -> None:
     assert tiled.levers() is levers
     assert {lever.name.split()[0] for lever in levers} >= {"optimizer_off_chip", "machine_precision"}
     for lever in levers:
-        again = compiled(mlp(1024, 2048, 1000), lever.changes.get("micro_batch_size", 64), 1024, **{**TOO_LARGE, **lever.changes}).tiled
+        again = compiled(mlp(1024, 2048, 1000), lever.changes.get("micro_batch_size", 64), 1024,
+                         **{**TOO_LARGE, **lever.changes}).tiled
         assert (int(again.peak.max()), again.cycles_per_update, again.fits) == (lever.bytes, lever.cycles, lever.fits)
         assert lever.bytes < tiled.peak.max()
     assert [lever.fits for lever in levers] == sorted((lever.fits for lever in levers), reverse=True)

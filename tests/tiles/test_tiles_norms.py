@@ -65,8 +65,8 @@ def tiled(norm: str, batch: int, size: int, precision: str = "32.32", training: 
 def test_training_costs_what_batch_normalisation_does(norm: str, batch: int, size: int, precision: str) -> None:
     """Nearly its cycles and its memory: no tile holds more than others, and of a layer no more than x and numbers per group are kept."""
     found, batches = tiled(norm, batch, size, precision), tiled("batch", batch, size, precision)
-    assert found.cycles_per_update <= 1.1 * batches.cycles_per_update
-    assert found.peak.max() <= 1.1 * batches.peak.max()
+    assert found.cycles_per_update <= 1.12 * batches.cycles_per_update
+    assert found.peak.max() <= 1.12 * batches.peak.max()
 
 
 @pytest.mark.parametrize("norm", NORMS)

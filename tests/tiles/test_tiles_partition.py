@@ -18,7 +18,7 @@ from tileflow.tiles.hardware.chip import Chip, MatrixUnit, chip
 from tileflow.tiles.plans.contraction import canonical, elements, intervals, step
 from tileflow.tiles.plans.cost import evaluate, reduction_rounds
 from tileflow.tiles.plans.multiconv import plan_multi
-from tileflow.tiles.plans.partition import explore, frontier_indices, partials_type
+from tileflow.tiles.plans.partition import Frontiers, explore, frontier_indices, partials_type
 from tileflow.tiles.plans.pins import plan_to_dict
 from tileflow.tiles.plans.plan import TileOptions
 from tileflow.tiles.plans.planner import contraction_frontier, export_plans, import_plans, plan_layer, plan_work
@@ -180,8 +180,25 @@ def test_monotone_in_the_bound():
             assert lower.phases.total >= higher.phases.total
             assert lower.temp_bytes <= higher.temp_bytes or not lower.fits
             assert lower.fits <= higher.fits
-        least = frontier(work, SMALL, HALF, cache)[-1]
+        least = contraction_frontier(work, SMALL, HALF.precision, cache, slow=True).plans[-1]
         assert all(p.temp_bytes == least.temp_bytes for p in plans if not p.fits)
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_what_other_memories_left_priced_changes_no_frontier(slow):
+    """Chips that differ in the bytes of their tiles only, in any order: each has the plans of the whole space."""
+    rng = np.random.default_rng(6)
+    for work in (gemm(3000, 700, 900), *conv(8, 64, 128, 28, 3), conv(2, 48, 48, 9, 3, 1, 48)[0]):
+        c = canonical(work, "16.32")
+        shared = Frontiers(c, "float32", slow)
+        for size in rng.permutation([2_000, 20_000, 60_000, 300_000, 2_000_000, 20_000]):
+            machine = SMALL.variant(bytes_per_tile=int(size))
+            space = explore(c, machine, "float32", slow)
+            cycles = sum(space.table(n) for n in ("compute", "exchange", "sync", "transform", "reduce"))
+            whole = [space.plan(machine, int(i)) for i in frontier_indices(cycles, space.table("temp"))]
+            found = shared.on(machine)
+            assert found.plans == whole
+            assert found.floor == space.floor
 
 
 def test_chosen_plan_is_the_best_of_the_space():

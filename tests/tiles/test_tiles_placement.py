@@ -40,10 +40,11 @@ def test_moves_along_a_whole_axis_use_the_tiles_that_all_elements_fill(op: str, 
 
 
 def test_element_wise_work_leaves_few_tiles_where_that_pays() -> None:
-    """A running sum along all of a row is on two tiles; what follows it is not, and the tiles compute it so. Short rows stay."""
+    """What goes along all of a row is on two tiles; what follows it is not, and the tiles compute it so. Short rows
+    stay."""
     class Sums(nn.Module):
         def forward(self, x: Tensor) -> Tensor:                    # type: ignore[override]
-            return x.apply("CumSum", axis=1).tanh().exp()
+            return x.apply("CumProdGrad", x, axis=1).tanh().exp()
 
     for size, spread in ((20_000, True), (200, False)):
         made = analyze(build(Sums(), (2, size), False), chip("gc200"))

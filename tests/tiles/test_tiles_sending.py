@@ -121,7 +121,8 @@ def test_a_concentrated_tensor_takes_as_long_as_its_tiles_send(monkeypatch: pyte
     size, item = 4 * 8 * 64 * 64, 4
 
     def on_two(made: Any, storage: Any) -> Mapping:
-        return Mapping((DimensionCut(size, size // 2, ((2, 1),)),), machine.tiles) if math.prod(storage.shape) == size else linear(
+        return Mapping((DimensionCut(size, size // 2, ((2, 1),)),),
+                       machine.tiles) if math.prod(storage.shape) == size else linear(
             math.prod(storage.shape), storage.itemsize, machine.tiles)
     monkeypatch.setattr("tileflow.tiles.placing.layout.Layouts.linear", on_two)
     narrow = analyze(program, machine)

@@ -5,6 +5,7 @@ import math
 from typing import Any
 
 import numpy as np
+import paths
 import pytest
 from tile_checker import violations
 
@@ -19,7 +20,7 @@ from tileflow.tiles.hardware.chip import Chip, chip
 from tileflow.tiles.machine import TileProgram, analyze
 from tileflow.tiles.plans.mapping import owned
 from tileflow.tiles.plans.plan import OpPlan, Phases, TileOptions
-from tileflow.tiles.plans.stepwise import plan_stepwise
+from tileflow.tiles.plans.stepwise import SUMMED, plan_stepwise
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 KINDS: dict[str, dict[str, Any]] = {"RNN": {}, "GRU": {}, "GRU reset after": {"linear_before_reset": 1}, "LSTM": {"input_forget": 1},
@@ -73,8 +74,16 @@ def test_parts_of_units_compute_what_the_whole_does(name: str) -> None:
     back = [wanted[0] + 1, wanted[1], None if c is None else wanted[2], arrays[1], lengths, h, c, p, wanted[0], wanted[-1]]
     for which, inputs in ((op, arrays), (grad, back)):
         whole = which.reference(*inputs)
-        for splits in ({"n": 5}, {"d": 2, "b": 2, "n": 12}, {"b": 5, "n": 3}):
-            plan = OpPlan(splits, "hmac", Phases(), 0, tiles=math.prod(splits.values()))
+        for splits, summed in (
+            ({"n": 5}, 1),
+            ({"d": 2, "b": 2, "n": 12}, 1),
+            ({"b": 5, "n": 3}, 1),
+            ({"b": 2, "n": 6}, 3),
+            ({"d": 2, "n": 4}, 4),
+            ({"b": 2, "n": 5}, 3),
+            ({"d": 2, "n": 6}, 4),
+        ):
+            plan = OpPlan(splits, "hmac", Phases(), 0, tiles=math.prod(splits.values()), notes={SUMMED: summed})
             tiles = Tiles(64, 1 << 20)
             found = tiles.run(which, plan, inputs)
             for a, b in zip(found, whole, strict=True):
@@ -92,6 +101,33 @@ def test_plans_are_no_better_than_they_can_be_and_run(name: str, precision: str)
     assert report.ok, report.to_text()
 
 
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("LSTM", {"hidden": 53, "batch": 2, "directions": 1}),
+        paths.rare("RNN", {"hidden": 101, "batch": 3, "directions": 1}),
+        paths.rare("GRU", {"hidden": 47, "batch": 9}),
+        paths.rare("GRU reset after", {"hidden": 61, "batch": 1, "directions": 1}),
+    ],
+)
+def test_units_in_unequal_parts_are_run_as_planned(name: str, sizes: dict[str, int]) -> None:
+    """A prime number of units, on tiles of which each has several, the last one fewer; their products together, too."""
+    tiled = analysed(name, chip("gc200").variant(tiles=16, sync_cycles=1, launch_cycles=0), **sizes)
+    (step,) = (s for s in tiled.steps if isinstance(s.work, Stepwise))
+    assert 1 < step.plan.splits["n"] < sizes["hidden"]
+    assert violations(tiled) == []
+    report = check(tiled)
+    assert report.ok, report.to_text()
+
+
+def test_what_lies_otherwise_than_it_is_read_is_brought_once() -> None:
+    """Of 53 units in unequal parts a tile is brought its weights and inputs; of 52 in equal ones it has them."""
+    machine = chip("gc200").variant(tiles=13)
+    odd, even = (plan_stepwise(work_of("LSTM", hidden=n, batch=1, steps=20, directions=1), machine) for n in (53, 52))
+    assert (odd.splits["n"], even.splits["n"]) == (11, 13)
+    assert odd.temp_bytes >= 4 * 5 * (53 + 20) * 4 > even.temp_bytes
+
+
 def test_units_are_cut_where_rows_are_few() -> None:
     """One row of 512 units: 8 tiles had the rows of eight, this had one."""
     work = work_of("LSTM", hidden=512, batch=1, steps=20, directions=1)
@@ -105,10 +141,24 @@ def test_units_are_cut_where_rows_are_few() -> None:
 
 def test_a_second_product_is_a_second_exchange() -> None:
     """A GRU that resets the state before its product waits twice a step."""
-    before, after = (plan_stepwise(work_of(name, hidden=512, batch=1, steps=20, directions=1), chip("gc200")) for name in ("GRU", "GRU reset after"))
+    before, after = (plan_stepwise(work_of(name, hidden=64, batch=1, steps=20, directions=1), chip("gc200"))
+                     for name in ("GRU", "GRU reset after"))
     assert before.splits["n"] > 1 < after.splits["n"]
+    assert not before.notes
+    assert not after.notes
     assert before.phases.sync - after.phases.sync >= 20 * chip("gc200").sync_cycles
     assert before.phases.exchange > 1.9 * after.phases.exchange
+
+
+def test_products_are_done_together_where_units_are_many() -> None:
+    """Of 2048 units each tile gets an eighth of the states: less exchange, and no slower than each for itself."""
+    machine = chip("gc200")
+    work = work_of("LSTM", hidden=2048, batch=1, steps=20, directions=1)
+    plan = plan_stepwise(work, machine)
+    assert plan.notes[SUMMED] > 1
+    assert plan.gathered < 20 * 2048 * 4 / 8, "less than the states of all other units, at a bus's rate"
+    assert plan.reduce_stages > 0
+    assert plan.phases.reduce > 0
 
 
 def test_each_tile_keeps_the_weights_of_its_units_of_every_gate() -> None:
@@ -124,7 +174,7 @@ def test_each_tile_keeps_the_weights_of_its_units_of_every_gate() -> None:
 
 def test_a_lower_proportion_takes_fewer_temporaries() -> None:
     """At the price of cycles; and what no plan can keep is said."""
-    work = work_of("LSTM", hidden=1024, batch=8, steps=4, directions=1)
+    work = work_of("LSTM", hidden=1024, batch=64, steps=4, directions=1)
     machine = chip("gc200")
     fastest, none = plan_stepwise(work, machine), plan_stepwise(work, machine, 1)
     between = plan_stepwise(work, machine, (fastest.temp_bytes + none.temp_bytes) // 2)

@@ -7,6 +7,7 @@ import os
 import pickle
 import subprocess
 import sys
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ torch = needs("torch")
 needs("onnxscript")
 
 import tileflow  # noqa: E402
-from tileflow.system.errors import OptionError, ShapeError, UnsupportedError  # noqa: E402
+from tileflow.system.errors import DataError, OptionError, ShapeError, UnsupportedError  # noqa: E402
 from tileflow.torch import inference_model, training_model  # noqa: E402
 
 nn, F = torch.nn, torch.nn.functional
@@ -309,6 +310,37 @@ def test_what_is_no_module_is_refused():
         training_model(tileflow.nn.Linear(4, 3))                          # type: ignore[arg-type]
     with pytest.raises(OptionError, match="Options"):
         inference_model(nn.Linear(4, 3), {"threads": 1})                  # type: ignore[arg-type]
+    with pytest.raises(UnsupportedError, match=r"compiled by torch\.jit.*the module that it was made of"):
+        inference_model(torch.jit.script(nn.Linear(4, 3)))
+
+
+@dataclass
+class Rows:
+    x: Any
+    y: Any
+
+
+def test_what_holds_no_tensor_that_is_seen_is_refused():
+    model = inference_model(Regression())
+    with pytest.raises(DataError, match="The argument x is a Rows, whose tensors are not seen"):
+        model(Rows(*pair()), None)
+    with pytest.raises(DataError, match="A call needs at least one tensor"):
+        model(1, 2)
+
+
+class Counter(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("i", torch.zeros(1))
+
+    def forward(self):
+        self.i += 1
+        return self.i
+
+
+def test_a_module_without_arguments_is_called_without_any():
+    model = inference_model(Counter())
+    assert [float(model()[0]) for _ in range(3)] == [1, 2, 3]
 
 
 ALONE = """

@@ -1,4 +1,5 @@
-"""Executables of PyTorch's modules: called as the module was, without it; nested arguments and results, weights by name, PopTorch's names."""
+"""Executables of PyTorch's modules: called as the module was, without it; nested arguments and results, weights by
+name, PopTorch's names."""
 from __future__ import annotations
 
 from pathlib import Path
@@ -37,7 +38,8 @@ def data() -> tuple[Any, Any]:
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, list[Any]]:
-    """A folder with the executables of a pair that shares a module, the module after two more updates, and what these gave."""
+    """A folder with the executables of a pair that shares a module, the module after two more updates, and what these
+    gave."""
     torch.manual_seed(0)
     folder, net = tmp_path_factory.mktemp("torch"), Net()
     (x, y), optimizer = data(), torch.optim.AdamW(net.parameters(), lr=1e-2)
@@ -75,7 +77,8 @@ def test_what_it_cannot_do_is_said(exported: Any, tmp_path: Path) -> None:
     x, y = data()
     loaded = bridge.load_executable(folder / "training.tileflow")
     for call in (lambda: loaded(x, labels=y), lambda: loaded(x)):
-        with pytest.raises(UnsupportedError, match=r"the network Net was loaded from an executable, .* no code to compile for others"):
+        with pytest.raises(UnsupportedError,
+                           match=r"the network Net was loaded from an executable, .* no code to compile for others"):
             call()
     with pytest.raises(ModelError, match=r"of no module of PyTorch's, and tileflow\.load_executable loads it"):
         bridge.load_executable(tileflow.training_model(tileflow.nn.Linear(6, 3)).compile_and_export(
@@ -97,7 +100,8 @@ def test_what_it_cannot_do_is_said(exported: Any, tmp_path: Path) -> None:
 
 
 def test_poptorchs_names(tmp_path: Path) -> None:
-    """A folder gets `model.poptorch`; options are edited under the reference's names, those that are compiled in are refused under its own."""
+    """A folder gets `model.poptorch`; options are edited under the reference's names, those that are compiled in are
+    refused under its own."""
     torch.manual_seed(0)
     x, y = data()
     model = poptorch.trainingModel(Net(), poptorch.Options().outputMode(poptorch.OutputMode.All))
@@ -105,7 +109,8 @@ def test_poptorchs_names(tmp_path: Path) -> None:
         model.save(tmp_path)
     model.compileAndExport(tmp_path, x, labels=y)
     loaded = poptorch.load(tmp_path, edit_opts_fn=lambda opts: opts.outputMode(poptorch.OutputMode.Final))
-    assert (loaded.options.output_mode, model.options.output_mode) == (poptorch.OutputMode.Final, poptorch.OutputMode.All)
+    assert (loaded.options.output_mode, model.options.output_mode) == (poptorch.OutputMode.Final,
+                                                                       poptorch.OutputMode.All)
     wanted, found = model(x, labels=y), loaded(x, labels=y)
     assert torch.equal(found["more"][0], wanted["more"][0].reshape(()))
     assert loaded.isCompiled()

@@ -13,6 +13,8 @@ from places import ROOT
 torch = needs("torch")
 needs("onnxscript")
 
+from torch_networks import Sign  # noqa: E402
+
 import tileflow.torch  # noqa: E402
 from tileflow.graph import Annotation  # noqa: E402
 from tileflow.system.errors import OptionError, TileflowError, TileflowWarning, UnsupportedError  # noqa: E402
@@ -89,6 +91,21 @@ def by_python(m: Any, x: Any) -> Any:
     return m.f(x).square().mean() * (2.0 if float(x.mean()) > 0 else -1.0)
 
 
+def hooked(m: Any, x: Any) -> Any:
+    h = m.f(x)
+    h.register_hook(lambda g: g * 0.1)
+    return m.g(h).square().mean()
+
+
+def penalised(m: Any, x: Any) -> Any:
+    h = m.f(x)
+    return h.mean() + torch.autograd.grad(h.sum(), m.f.weight, create_graph=True)[0].square().sum()
+
+
+def checkpointed(reentrant: bool) -> Callable[..., Any]:
+    kept = torch.utils.checkpoint.checkpoint
+    return lambda m, x: m.g(kept(torch.tanh, m.f(x), use_reentrant=reentrant)).square().mean()
+
 
 def statistics(m: Any, x: Any) -> Any:
     return (m.norm(m.f(x)) ** 3).mean()
@@ -122,12 +139,22 @@ ROWS: dict[str, Row] = {
         "",
     ),
     "`torch.no_grad()`": (lambda: Module(no_gradients), floats, "", ""),
+    "`backward()` of a `torch.autograd.Function`": (
+        lambda: Module(lambda m, x: m.g(Sign.apply(m.f(x))).square().mean()), floats,
+        r"Sign is a torch\.autograd\.Function with a backward\(\) of its own", r"Sign is a torch\.autograd\.Function"),
+    "hooks on gradients": (lambda: Module(hooked), floats, r"a gradient \(register_hook\)", "hook on a gradient"),
+    "`torch.autograd.grad` within `forward`": (lambda: Module(penalised), floats, *["computes gradients itself"] * 2),
+    "`torch.utils.checkpoint`, `use_reentrant=True`": (
+        lambda: Module(checkpointed(True)), floats, *["use_reentrant=False"] * 2),
+    "`torch.utils.checkpoint`, `use_reentrant=False`": (lambda: Module(checkpointed(False)), floats, "", ""),
     "batch normalisation by the batch's statistics": (
         lambda: Module(statistics, norm=nn.BatchNorm1d(3)),
         floats,
         "",
         "",
     ),
+    "batch normalisation that keeps no statistics": (
+        lambda: Module(statistics, norm=nn.BatchNorm1d(3, track_running_stats=False)), floats, "", ""),
     "running variances, unbiased": (
         lambda: Module(statistics, norm=nn.BatchNorm1d(3, momentum=0.3)),
         lambda: floats(3),
@@ -161,6 +188,7 @@ ROWS: dict[str, Row] = {
         "data-dependent",
         "compiled in as a constant",
     ),
+    "inputs that nothing reads": (lambda: Module(lambda m, x, y: m.f(x).square().mean()), lambda: floats() * 2, "", ""),
     "dropout within `nn.LSTM`": (
         lambda: Module(lambda m, x: m.lstm(x[None])[0].square().mean(), lstm=nn.LSTM(4, 3, 2, dropout=1e-9)),
         floats,
@@ -200,6 +228,7 @@ def test_label_smoothing_is_computed():
 
 
 @pytest.mark.exhaustive
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")     # PyTorch's own, where it runs without
 @pytest.mark.parametrize("exporter", EXPORTERS)
 @pytest.mark.parametrize("row", ROWS)
 def test_what_is_lost(row: str, exporter: str):
@@ -362,3 +391,18 @@ def test_which_loss_is_minimised():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert inference_model(net)(x)
+
+
+def test_what_neither_exporter_takes_is_one_sentence_and_nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+
+        def forward(self, x: Any) -> Any:
+            y = self.layer(x)
+            return torch.linalg.eigvals(y[:3, :3]).real.sum() + y.sum()
+    with pytest.raises(UnsupportedError, match=r"Odd cannot be exported: torch.export: .*; TorchScript: "):
+        training_model(Odd())(*floats())
+    said = capfd.readouterr()
+    assert "graph(" not in said.out + said.err

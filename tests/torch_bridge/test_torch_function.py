@@ -13,7 +13,7 @@ torch = needs("torch")
 needs("onnxscript")
 
 import tileflow  # noqa: E402
-from tileflow.system.errors import DataError, ModelError, OptionError  # noqa: E402
+from tileflow.system.errors import DataError, ModelError, OptionError, UnsupportedError  # noqa: E402
 from tileflow.torch import Function  # noqa: E402
 
 nn = torch.nn
@@ -56,6 +56,15 @@ def file(tmp_path: Path) -> tuple[Path, nn.Module]:
         dynamic_axes={"x": {0: "N"}, "ids": {0: "N"}},
     )
     return path, net
+
+
+class Within(nn.Module):
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.function = Function(path)
+
+    def forward(self, x: Any, ids: Any) -> Any:
+        return self.function(x, ids)[0]
 
 
 def loss_of(outputs: Any) -> Any:
@@ -130,3 +139,29 @@ def test_refusals(file: tuple[Path, nn.Module]):
         Function(path, tileflow.Options(device_iterations=2))
     with pytest.raises(DataError, match=r"has 2 inputs \(x, ids\) and got 1"):
         Function(path)(torch.randn(4, 1, 6, 6))
+    with pytest.raises(UnsupportedError, match="which no exporter can write into another model"):
+        tileflow.torch.inference_model(Within(path))(torch.randn(4, 1, 6, 6), torch.tensor([0, 1, 2, 3]))
+
+
+@pytest.mark.exhaustive
+def test_copies_buffers_and_types(file: tuple[Path, nn.Module]):
+    """A copy has weights of its own; an edit of a buffer alone is seen; other types are refused, not taken back."""
+    path, net = file
+    function = Function(path)
+    x, ids = torch.randn(4, 1, 6, 6), torch.tensor([0, 1, 2, 3])
+    before = function(x, ids)[0]
+    other = copy.deepcopy(function)
+    with torch.no_grad():
+        for p in other.parameters():
+            p.mul_(0.5)
+    assert not torch.equal(other(x, ids)[0], before)
+    assert torch.equal(function(x, ids)[0], before)
+    means = [(name, b) for name, b in function.named_buffers() if name.endswith("running_mean")]
+    assert means
+    for name, b in means:
+        b.add_(1)
+        net.get_buffer(name).add_(1)
+    torch.testing.assert_close(function(x, ids)[0], net(x, ids)[0])
+    with pytest.raises(UnsupportedError, match="computes in the types of its file"):
+        copy.deepcopy(function).double()(x, ids)
+    torch.testing.assert_close(copy.deepcopy(function).double().float()(x, ids)[0], net(x, ids)[0])

@@ -99,8 +99,8 @@ def test_two_executors_train_two_halves_of_one_network():
 def test_models_of_transformers(name: str):
     """As they are: keywords, an output object, their own loss."""
     library = needs("transformers")
-    sizes = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32,
-             "max_position_embeddings": 32}
+    sizes = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
+             "intermediate_size": 32, "max_position_embeddings": 32}
     kind, config = {
         "Bert": ("BertForMaskedLM", library.BertConfig(**sizes, hidden_dropout_prob=0, attention_probs_dropout_prob=0)),
         "GPT2": ("GPT2LMHeadModel", library.GPT2Config(vocab_size=50, n_embd=16, n_layer=2, n_head=2, n_positions=32,

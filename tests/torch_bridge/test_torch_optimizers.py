@@ -80,15 +80,6 @@ def test_no_optimizer_at_all_is_refused(net: torch.nn.Module):
         mapped(torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1), names(net))
 
 
-def test_moments_of_steps_of_pytorchs_own_are_not_dropped_in_silence(net: torch.nn.Module):
-    given = torch.optim.Adam(net.parameters())
-    net(torch.ones(1, 2)).sum().backward()
-    assert mapped(given, names(net))
-    given.step()
-    with pytest.raises(OptionError, match="load_optimizer_state_dict"):
-        mapped(given, names(net))
-
-
 def test_one_that_says_by_itself_what_it_is(net: torch.nn.Module):
     class Own(torch.optim.SGD):
         def tileflow_optimizer(self, names: dict[int, str]) -> optim.Optimizer:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from .training import train
 
 _LAZY = {
-    "TrainResult": "result", "agreement": "measuring", "compare": "comparing", "compile": "simulation", "explore": "exploration",
+    "TrainResult": "result", "agreement": "measuring", "compare": "comparing", "compile": "simulation",
+    "explore": "exploration",
     "grad": "gradients", "gradient_model": "gradients", "infer": "inference", "inference_model": "models",
     "load": "models", "load_executable": "executables",
     "load_state": "states", "measure": "measuring", "save_onnx": "exporting", "save_state": "states",
@@ -27,8 +28,8 @@ _LAZY = {
 """Where each verb lives: a model that an earlier start has compiled is called without what the others stand on."""
 __all__ = [
     "TrainResult", "agreement", "compare", "compile", "explore", "grad", "gradient_model", "infer",
-    "inference_model", "load", "load_executable", "load_state", "measure", "save_onnx", "save_state", "train", "training_model",
-    "tune_available_memory",
+    "inference_model", "load", "load_executable", "load_state", "measure", "save_onnx", "save_state", "train",
+    "training_model", "tune_available_memory",
 ]
 
 

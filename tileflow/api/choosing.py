@@ -3,11 +3,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from ..loss import AS_CHOSEN, WEIGHTS, Build, ChosenLoss, ClassLoss, Part, SeveralLosses, choose
+from ..loss import AS_CHOSEN, WEIGHTS, Build, ChosenLoss, ClassLoss, Output, OutputLoss, SeveralLosses, choose
 from ..loss.dice import BinaryDiceLoss, DiceLoss
 from ..loss.labels import is_one_hot
 from ..options.data import MIXING
@@ -22,11 +22,8 @@ from ..runtime.labels import Fit, look, ready
 from ..runtime.source import Signature
 from ..system.errors import DataError, OptionError
 
-if TYPE_CHECKING:
-    from ..graph import Value
 
-
-def chosen_loss(loss: str | Build, options: Options, outputs: Sequence[Value], data: Dataset,
+def chosen_loss(loss: str | Build, options: Options, outputs: Sequence[Output], data: Dataset,
                 nameless: bool) -> ChosenLoss:
     """The loss that fits outputs and labels; `options.class_weights` then are numbers. nameless: names of outputs are
     ours, so that a loss for each of them goes by their order."""
@@ -49,7 +46,7 @@ def chosen_loss(loss: str | Build, options: Options, outputs: Sequence[Value], d
     return replace(choice, weighted=True)
 
 
-def _softened(choice: ChosenLoss, output: Value) -> ChosenLoss:
+def _softened(choice: ChosenLoss, output: Output) -> ChosenLoss:
     """The loss of labels that are mixed (OptionError where they are none that can be)."""
     if choice.loss.takes not in ("classes", "numbers") or isinstance(choice.loss, BinaryDiceLoss | DiceLoss):
         raise OptionError(f"Option augment: mixup and cutmix mix labels, which the loss {choice.loss.name} does not "
@@ -73,8 +70,8 @@ def fit_of(signature: Signature, choice: ChosenLoss, data: Dataset, options: Opt
     return Fit(signature.inputs, first, label, choice, data.classes, options, more)
 
 
-def _of_outputs(table: dict[str, tuple[str, float]], places: dict[str, int], options: Options, outputs: Sequence[Value],
-                data: Dataset) -> ChosenLoss:
+def _of_outputs(table: dict[str, tuple[str, float]], places: dict[str, int], options: Options,
+                outputs: Sequence[Output], data: Dataset) -> ChosenLoss:
     """A loss for each output that has one; the first of them has the labels of the data set, the others the arrays that
     are called like them."""
     unused = [name for name in LOSSES.own if getattr(options, name) != getattr(Options(), name)
@@ -82,7 +79,7 @@ def _of_outputs(table: dict[str, tuple[str, float]], places: dict[str, int], opt
     if unused:
         losses = joined(LOSSES.having(unused[0]))
         raise OptionError(f"Option {unused[0]} is for the loss {losses}, which no output has.")
-    parts: list[Part] = []
+    parts: list[OutputLoss] = []
     chosen: dict[str, ChosenLoss] = {}
     for output, (loss, factor) in table.items():
         if output not in places:
@@ -97,7 +94,7 @@ def _of_outputs(table: dict[str, tuple[str, float]], places: dict[str, int], opt
         its = options.clone(**{name: getattr(Options(), name) for name in others_own})
         view = data if not parts else replace(data, label=label, classes=None, more={})
         chosen[output] = _of_labels(loss, its, [outputs[places[output]]], view)
-        parts.append(Part(output, places[output], chosen[output].loss, factor))
+        parts.append(OutputLoss(output, places[output], chosen[output].loss, factor))
         if its.class_weights != options.class_weights and "class_weights" in LOSSES[loss].options:
             options.class_weights = its.class_weights
     first, *others = chosen
@@ -106,7 +103,7 @@ def _of_outputs(table: dict[str, tuple[str, float]], places: dict[str, int], opt
                    notes=tuple(note for part in chosen.values() for note in part.notes))
 
 
-def _of_labels(loss: str | Build, options: Options, outputs: Sequence[Value], data: Dataset) -> ChosenLoss:
+def _of_labels(loss: str | Build, options: Options, outputs: Sequence[Output], data: Dataset) -> ChosenLoss:
     """The loss for a data set's labels."""
     facts = look(data, options.ignore_index)
     if options.class_weights == "balanced":

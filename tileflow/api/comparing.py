@@ -13,7 +13,7 @@ import numpy as np
 from onnx import ModelProto, helper
 
 from ..importers.onnx import OnnxModel, wrap_model
-from ..importers.onnx.exposed import Step, constants, exposed, part, producers, steps, whole
+from ..importers.onnx.exposed import NamedNode, constants, exposed, part, producers, steps, whole
 from ..options.options import Options
 from ..runtime.data import open_data
 from ..runtime.inference_model import InferenceModel
@@ -183,7 +183,7 @@ class _Finder:
                     return self._smallest(name, step, value, errors[value], before)
         return None
 
-    def _smallest(self, name: str, step: Step, value: str, error: float, before: float) -> Departure:
+    def _smallest(self, name: str, step: NamedNode, value: str, error: float, before: float) -> Departure:
         """The part that shows it: the node alone, else with those before it."""
         types = {**self.arrays, **constants(self.proto), **self._as_declared()}
         nodes = {step.index}

@@ -2,8 +2,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from .. import compiler
 from ..exploration import Exploration
@@ -25,7 +27,7 @@ Inputs = Sequence[Any]
 
 def explore(model: Modelish, options: Options | None = None, *, machines: Any = None, training: bool | Sequence[bool] = False,
             ipus: int | Sequence[int] | None = None, inputs: Inputs | None = None, out: str | os.PathLike[str] | None = None,
-            progress: Progress | None = None, **changes: Any) -> Exploration:
+            processes: int = 1, progress: Progress | None = None, **changes: Any) -> Exploration:
     """Compile a model for every combination of machines and settings and compare throughput and memory.
 
         found = tileflow.explore("model.onnx", machines=["gc200", "bow", "mine.toml"], micro_batch_size=[1, 2, 4, 8], precision=["16.16", "32.32"])
@@ -41,8 +43,10 @@ def explore(model: Modelish, options: Options | None = None, *, machines: Any = 
         options, changes: as for `compile`; what is not an axis holds for all settings.
         machines: chips, TOML files, or tables of constants; gc200 unless set.
         ipus: stages of equal length, each on an IPU of its own (auto_pipeline), pipelined unless `strategy` says otherwise; 1 is one IPU.
-        inputs: for a network of layers, as for `compile`; the first size of shapes becomes the micro-batch's where that is an axis.
+        inputs: for a network of layers, as for `compile`; the first size of shapes and arrays becomes the micro-batch's
+            where that is an axis.
         out: folder for the files, also of what was done before Ctrl-C.
+        processes: that analyse settings side by side, started for this call. Figures do not depend on it.
         progress: called with points done, how many there are, and the fastest so far.
 
     Raises:
@@ -58,29 +62,36 @@ def explore(model: Modelish, options: Options | None = None, *, machines: Any = 
     axes = {name: value for name, value in {**given, "training": training, "ipus": ipus, "machine": machines}.items()
             if name in AXES and value is not None}
     axes.setdefault("machine", given.get("machine", base.machine or DEFAULT_MACHINE))
-    called = one_line(model_name(model))
     if "micro_batch_size" not in axes and not isinstance(model, Module):
         model = load(model) if isinstance(model, (str, os.PathLike)) else model
         axes["micro_batch_size"] = (None if base.given("micro_batch_size") else fixed_batch(model)) or base.micro_batch_size
-    found = settings(base, axes)
-    check_effects([n for n in given if n != "machine"], found)
-    batched = "micro_batch_size" in given
-    _check(found, model, inputs, batched)
+    found = checked(settings(base, axes), given)
+    called = one_line(model_name(model))
     model = load(model) if isinstance(model, (str, os.PathLike)) else model
-
-    def make(training: bool, chosen: Options) -> compiler.Compilation:
-        given = [(chosen.micro_batch_size, *shape[1:]) for shape in inputs] if batched and inputs is not None else inputs
-        return compiled(model, chosen, training, given, None)
     from ..exploration.explore import explored
-    return explored(called, found, make, out, progress)
+    return explored(called, found, maker(model, inputs, "micro_batch_size" in given), out, progress, processes)
 
 
-def _check(found: Sequence[Setting], model: Modelish, inputs: Inputs | None, batched: bool) -> None:
-    """Check what can be checked before anything is compiled: machines, and options that contradict one another."""
+def maker(model: Modelish, inputs: Inputs | None, batched: bool) -> Callable[[bool, Options], compiler.Compilation]:
+    """Compiles a model for training or inference with these options or those; `batched`: the first size of inputs is
+    the micro-batch's."""
+    def make(training: bool, chosen: Options) -> compiler.Compilation:
+        given = [_of_rows(one, chosen.micro_batch_size) for one in inputs] if batched and inputs is not None else inputs
+        return compiled(model, chosen, training, given, None)
+    return make
+
+
+def _of_rows(given: Any, rows: int) -> Any:
+    """An input, a shape or an array, of so many rows: only its shape and type count."""
+    return (rows, *given[1:]) if isinstance(given, tuple) else np.resize(given, (rows, *np.shape(given)[1:]))
+
+
+def checked(found: list[Setting], given: Mapping[str, Any]) -> list[Setting]:
+    """The settings, once what was given has an effect on them and does not contradict itself; OptionError before
+    anything is compiled."""
     from ..exploration import planning
+    check_effects([n for n in given if n != "machine"], found)
     for setting in found:
         planning.machine(setting.options)
         planning.tile_options(setting.options)
-    if isinstance(model, Module) and batched and any(not isinstance(given, tuple) for given in inputs or ()):
-        raise OptionError("micro_batch_size, where it is given, takes the place of the first size of inputs, such as inputs=[(16, 784)]; "
-                          "give them as shapes, or leave it out.")
+    return found

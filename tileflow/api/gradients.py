@@ -69,9 +69,7 @@ def gradient_model(model: Modelish, wrt: Wrt = None, output: str | int | None = 
     Args:
         upstream: each call takes, after the inputs, the gradient of the output.
     """
-    chosen = chosen_options("inference_model", options, changes)
-    if not chosen.given("gradient_accumulation", files=False):
-        chosen.gradient_accumulation = 1
+    chosen = chosen_options("inference_model", options, changes).for_inference()
     if chosen.gradient_accumulation != 1 or chosen.device_iterations != 1:
         raise OptionError("Gradients are those of one micro-batch: leave gradient_accumulation and device_iterations at 1.")
     if output is not None and loss is not None:

@@ -2,16 +2,16 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from ..feed.items import Stream
-from ..graph import TensorType
-from ..importers.onnx import DynamicOperandError
+from ..collective import current, in_turns
+from ..feed.items import RowStream
 from ..memory import budget
 from ..memory.tensor import kind_of
+from ..memory.types import TensorType
 from ..options.options import Options
 from ..runtime.data import Data, DataLoader, Dataset, check_given, open_data
 from ..runtime.host import Host, Progress
@@ -19,7 +19,7 @@ from ..runtime.inference_model import InferenceModel
 from ..runtime.onnx_source import OnnxSource
 from ..runtime.preprocessing import Preprocessing
 from ..runtime.source import Source
-from ..system.errors import DataError, OptionError
+from ..system.errors import DataError, OptionError, UnsupportedError
 from ..system.text import one_line
 from .executables import named
 from .models import Made, chosen_options, chosen_progress, source_of
@@ -52,8 +52,8 @@ def infer(model: Made, options: Options | None = None, *, data: Any = None, prog
     return outputs_over(source, measured(opened), chosen, known, chosen_progress(progress), say)
 
 
-def outputs_over(source: Source, dataset: Dataset, chosen: Options, known: Preprocessing, progress: Progress | None = None,
-                 say: Callable[[str], None] | None = None) -> dict[str, np.ndarray]:
+def outputs_over(source: Source, dataset: Dataset, chosen: Options, known: Preprocessing,
+                 progress: Progress | None = None, say: Callable[[str], None] | None = None) -> dict[str, np.ndarray]:
     """A model's outputs by name over all rows, scaled as it is `known` to have been trained."""
     if dataset.whole:
         raise OptionError("Option whole_elements is for train; call the model from Python (tileflow.inference_model) with each element's arrays.")
@@ -72,23 +72,40 @@ def outputs_over(source: Source, dataset: Dataset, chosen: Options, known: Prepr
     run_options = chosen.clone()
     run_options.gradient_accumulation, run_options.input_group_size, run_options.replica_grouping, run_options.output_mode = 1, 1, {}, "all"
     run_options.on_new_shape = "compile"                          # batches may change their length, and the last one may have fewer rows
-    filled = whole and not isinstance(dataset.source, Stream)     # where sizes follow from data it is not filled up
+    filled = whole and not isinstance(dataset.source, RowStream)     # where sizes follow from data it is not filled up
     model_ = InferenceModel(source, run_options, progress)
     loader = DataLoader(model_.options, dataset, shuffle=False, pad_last=filled, drop_last=False)
     parts: list[list[Any]] = []
     counts: list[int] = []
     keys: dict[str, tuple[Any, ...]] = {}
-    for batch in loader:
-        outputs = model_(*batch[:len(dataset.fields)])
-        each = outputs if isinstance(outputs, tuple) else (outputs,)
-        parts.append([_as_table(name, a, keys) for name, a in zip(model_.output_names, each, strict=True)])
-        counts.append(len(batch[0]))
+    group = current()
+    if group is not None:
+        group = group if whole and _stands_alone(model_, dataset, loader) else None
+    loader.turn = (0, 1) if group is None else (group.rank, group.size)
+
+    def made() -> Iterator[list[tuple[Any, ...]]]:
+        for _, batch in loader.places():
+            outputs = model_(*batch[:len(dataset.fields)])
+            each = outputs if isinstance(outputs, tuple) else (outputs,)
+            yield [tuple(_as_table(name, a, keys) for name, a in zip(model_.output_names, each, strict=True)),
+                   (np.array(len(batch[0])),)]
+
+    for outputs, (count,) in in_turns(group, made(), "what a model gives for data"):
+        parts.append([*outputs])
+        counts.append(int(count))
         if len(parts) == 1 and loader.rows is not None:           # all parts, and then what they are joined to
             nbytes = sum(a.nbytes for a in parts[0] if isinstance(a, np.ndarray))
-            budget.require(2 * len(loader) * nbytes, f"What the model gives for {len(dataset):,} rows", "run it on fewer rows at a time")
+            budget.require(2 * len(loader) * nbytes, f"What the model gives for {len(dataset):,} rows",
+                           "run it on fewer rows at a time")
     rows = len(dataset) if filled else sum(counts)
     joined = {name: _joined(name, [p[i] for p in parts], counts, rows, not whole) for i, name in enumerate(model_.output_names)}
     return _told(joined, counts, rows, keys, say)
+
+
+def _stands_alone(model: InferenceModel, dataset: Dataset, loader: DataLoader) -> bool:
+    """What a batch gives depends on no other: the model, compiled here, writes nothing."""
+    model.compile(*dataset.example(np.zeros(loader.combined_batch_size, np.int64))[:len(dataset.fields)])
+    return all(state.output is None for state in model.program.states.values())
 
 
 def _told(joined: dict[str, np.ndarray | str], counts: list[int], rows: int, keys: dict[str, tuple[Any, ...]],
@@ -122,8 +139,9 @@ def _runs_whole(source: Source, types: list[TensorType]) -> bool:
     try:
         source.signature(types, False)
         return True
-    except DynamicOperandError:
-        if source.pieces(Host()) is None:
+    except UnsupportedError as error:
+        from ..importers.onnx import DynamicOperandError
+        if not isinstance(error, DynamicOperandError) or source.pieces(Host()) is None:
             raise
         return False
 
@@ -170,7 +188,7 @@ def _unheard(sentence: str) -> None:
 
 def preprocessing_of(source: Source) -> Preprocessing:
     """What the model's file says about the data it was trained on."""
-    return Preprocessing.of_file(source.model) if isinstance(source, OnnxSource) else Preprocessing()
+    return Preprocessing.of_file(source.described) if isinstance(source, OnnxSource) else Preprocessing()
 
 
 def report_foreign(known: Preprocessing, dataset: Dataset, frames: int = 3) -> None:

@@ -35,8 +35,9 @@ if TYPE_CHECKING:
     from ..runtime.executable_file import Opened
 
 Modelish = Union["Module", "OnnxModel", str, os.PathLike[str]]
-Made = Union[Modelish, "Opened", Model]
-"""What a source is of: also an executable that was opened, and a model, with which another one has its weights in common."""
+Made = Union[Modelish, "Opened", Model, ModelFile]
+"""What a source is of: also an executable that was opened, a model, with which another one has its weights in common,
+and a file that was."""
 
 
 def load(path: str | os.PathLike[str], *, num_classes: int | None = None, seed: int = 0) -> OnnxModel:
@@ -60,7 +61,8 @@ def load(path: str | os.PathLike[str], *, num_classes: int | None = None, seed: 
 def refuse_executable(path: Any) -> None:
     """ModelError where a path is that of an executable: a model that is compiled already."""
     if is_executable(path):
-        raise ModelError(f"{path} is an executable, compiled already: tileflow.load_executable gives its model; train and infer take it as it is.")
+        raise ModelError(f"{path} is an executable, compiled already: tileflow.load_executable gives its model; train "
+                         "and infer take it as it is.")
 
 
 def _what(thing: object) -> str:
@@ -129,13 +131,20 @@ def source_of(model: Made, options: Options) -> Source:
     if isinstance(model, Opened):
         from ..runtime import executable_source
         return executable_source.source_of(model, options)
+    if isinstance(model, str | os.PathLike):
+        refuse_executable(model)
+        model = ModelFile(model_path(model))
+    if isinstance(model, ModelFile) and options.num_classes is None:
+        source = OnnxSource(model, options)
+        source.session.owner = model
+        return source
     from ..importers.onnx import OnnxModel, with_classes
     from ..nn import Module
     if isinstance(model, Module):
         from ..runtime.net_source import NetSource
         check_layers(options)
         return NetSource(model, options)
-    loaded = model if isinstance(model, OnnxModel) else load(model)
+    loaded = model.model if isinstance(model, ModelFile) else model if isinstance(model, OnnxModel) else load(model)
     if options.num_classes is not None:
         loaded = with_classes(loaded, options.num_classes, options.seed)
     with _opening:
@@ -146,7 +155,8 @@ def source_of(model: Made, options: Options) -> Source:
 
 
 def shared_source_of(model: Modelish | Model, options: Options) -> Source:
-    """As `source_of`, but a path stands for one model for as long as a model of it is in use and the file stays as it is."""
+    """As `source_of`, but a path stands for one model for as long as a model of it is in use and the file stays as it
+    is."""
     if not isinstance(model, (str, os.PathLike)):
         return source_of(model, options)
     refuse_executable(model)
@@ -207,9 +217,9 @@ def training_model(model: Modelish | Model, options: Options | None = None, *, o
             the option loss, where auto means cross_entropy.
         changes: single options by keyword.
 
-    Weights are those of every other training or inference model of `model`: of one network, of one object from `tileflow.load`, of a model (such as
-    `tileflow.load_executable` gives), or of one path while a model of it is in use and the file stays as it is.
-    (`train` and `infer` begin from what is in the file.)
+    Weights are those of every other training or inference model of `model`: of one network, of one object from
+    `tileflow.load`, of a model (such as `tileflow.load_executable` gives), or of one path while a model of it is in use
+    and the file stays as it is. (`train` and `infer` begin from what is in the file.)
 
     Threads may share the model: its calls, and those of all other models of `model`, take turns.
     """
@@ -237,9 +247,7 @@ def inference_model(model: Modelish | Model, options: Options | None = None, *, 
 
     Arrays are taken as they are: scaling and columns that a trained file knows are applied by `infer` and by `evaluate` of a run only.
     """
-    chosen = chosen_options("inference_model", options, changes)
-    if not chosen.given("gradient_accumulation", files=False):
-        chosen.gradient_accumulation = 1          # a run's file of options says how it was trained
+    chosen = chosen_options("inference_model", options, changes).for_inference()
     made = InferenceModel(shared_source_of(model, chosen), chosen, chosen_progress(progress))
     made.anchors.names = chosen.anchored_tensors
     if options is not None:

@@ -12,7 +12,7 @@ from ..report.curves import Line, history_lines, standalone
 from ..report.run_page import FILE, Example, RunPage, render
 from ..runtime.callbacks.loggers import JSON_LOG
 from ..runtime.evaluate import Evaluator
-from ..runtime.findings import Row
+from ..runtime.findings import Finding
 from ..runtime.trainer import Trainer
 from ..system.errors import CheckpointError
 from ..system.files import atomic_write_bytes
@@ -63,7 +63,8 @@ def write_page(trainer: Trainer, history: History, options: Options, classes: tu
     ended = "all its epochs are done" if run.stopped is None else f"it ended early: {run.stopped}"
     page = RunPage(
         title=f"Run {one_line(trainer.folder.name)}", history=_lists(history),
-        said=f"{len(history['epoch'])} epochs, {run.updates:,} updates; {ended}. tileflow {VERSION}, {time.strftime('%Y-%m-%d %H:%M')}",
+        said=f"{len(history['epoch'])} epochs, {run.updates:,} updates; {ended}. tileflow {VERSION}, "
+             f"{time.strftime('%Y-%m-%d %H:%M')}",
         losses=_losses(trainer.folder / JSON_LOG), rates=Line("learning rate", updates, trainer.rates),
         facts=_facts(trainer, history),
         settings={"minimised": f"{trainer.model.loss_name}: {reason}", "data (SHA-256)": trainer.data_digest,
@@ -109,7 +110,7 @@ def _finite(text: bytes) -> float:
         return math.nan
 
 
-def _example(row: Row, classes: tuple[str, ...], evaluator: Evaluator) -> Example:
+def _example(row: Finding, classes: tuple[str, ...], evaluator: Evaluator) -> Example:
     """A row in words."""
     by_class = evaluator.findings is not None and evaluator.findings.view is not None and evaluator.findings.view.task == "classes"
 

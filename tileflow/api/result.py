@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from ..feed.items import Collate
-from ..importers.onnx import FileForm, OnnxModel
 from ..options.options import Options
 from ..runtime.callbacks.logs import measured_name
 from ..runtime.callbacks.model_checkpoint import ModelCheckpoint
@@ -18,11 +17,12 @@ from ..runtime.callbacks.monitored import Monitored
 from ..runtime.data import Dataset, open_data
 from ..runtime.history import Epoch
 from ..runtime.labels import Fit, types_of
+from ..runtime.onnx_source import OnnxSource
 from ..runtime.preprocessing import Preprocessing
 from ..runtime.replica_state import OF_REPLICA_0
-from ..runtime.trained_file import write_trained
 from ..runtime.trainer import Trainer
 from ..runtime.training_model import TrainingModel
+from ..runtime.writing import write
 from ..system.errors import DataError
 from ..system.text import one_line
 from .history import History
@@ -50,7 +50,6 @@ class TrainResult:
     folder: Path
     options: Options
     _trainer: Trainer
-    _model: OnnxModel | None
     _preprocessing: Preprocessing
     _fit: Fit
     _collate_fn: Collate | None = None
@@ -116,7 +115,8 @@ class TrainResult:
     @property
     def model_path(self) -> Path | None:
         """The ONNX file that was trained; None where it was none."""
-        return None if self._model is None else self._model.path
+        source = self._trainer.model.source
+        return source.path if isinstance(source, OnnxSource) else None
 
     @property
     def model(self) -> TrainingModel:
@@ -136,14 +136,17 @@ class TrainResult:
             ModelError: what was asked is for other models, or the written one computes something else.
             UnsupportedError: ONNX has no words for a layer of the network.
         """
-        trainer, source, asked = self._trainer, self._trainer.model.source, FileForm.of(form) if form else None
+        trainer, source, asked = self._trainer, self._trainer.model.source, None
+        if form:
+            from ..importers.onnx import FileForm
+            asked = FileForm.of(form)
         options = trainer.options if keep_training_mode is None else trainer.options.clone(keep_training_mode=keep_training_mode)
         if options.replica_grouping:
             trainer.callbacks.say(OF_REPLICA_0)
         inputs = micro_batch_of(trainer)
         known = self._preprocessing.renamed(dict(zip(inputs, (asked and asked.inputs) or (), strict=False)))
-        write_trained(source, self.weights, Path(path), options, list(inputs.values()), known.to_metadata(),
-                      trainer.callbacks.compiling, asked)
+        write(source, self.weights, Path(path), options, list(inputs.values()), known.to_metadata(),
+              trainer.callbacks.compiling, asked)
         return Path(path)
 
     def evaluate(self, data: Any = None) -> dict[str, float | None]:
@@ -168,8 +171,8 @@ class TrainResult:
         self.evaluate(data)
         findings = self._trainer.evaluator.findings
         if findings is None or findings.confusion is None:
-            raise DataError(f"There is no confusion matrix: the loss {self._trainer.model.loss_name} has no classes, or "
-                            "too many.")
+            raise DataError(f"There is no confusion matrix: the loss {self._trainer.model.loss_name} has no classes, "
+                            "or too many.")
         return findings.confusion
 
     def predict(self, x: Any) -> Any:
@@ -208,8 +211,8 @@ class TrainResult:
         rows = "".join(f"<tr><td>{e.epoch}</td><td>{cell(e.loss, '.4f')}</td><td>{cell(e.accuracy, '.2%')}</td><td>{cell(e.test_loss, '.4f')}</td>"
                        f"<td>{cell(e.test_accuracy, '.2%')}</td><td>{e.samples_per_second:,.0f}</td></tr>"
                        for e in self.epochs)
-        return ("<table><thead><tr><th>epoch</th><th>loss</th><th>accuracy</th><th>test loss</th><th>test accuracy</th><th>samples/s</th></tr>"
-                f"</thead><tbody>{rows}</tbody></table><p>{html.escape(one_line(self.folder))}</p>")
+        return ("<table><thead><tr><th>epoch</th><th>loss</th><th>accuracy</th><th>test loss</th><th>test "
+                f"accuracy</th><th>samples/s</th></tr></thead><tbody>{rows}</tbody></table><p>{html.escape(one_line(self.folder))}</p>")
 
 
 def micro_batch_of(trainer: Trainer) -> dict[str, np.ndarray]:

@@ -43,9 +43,10 @@ def compile(model: Modelish, options: Options | None = None, *, training: bool =
     Args:
         inputs: for a network of layers: its inputs for one micro-batch, as arrays, or as shapes of arrays of `precision`.
         report: folder for report.json, page.html and trace.json.
-        allow_out_of_memory: return a program that does not fit the chip instead of raising; nothing is tried to make it fit.
-        levers: try changes of options that make a program that fits faster or smaller, and one that does not fit; they are in the report, and
-            `tiled.levers()`.
+        allow_out_of_memory: return a program that does not fit the chip instead of raising; nothing is tried to make it
+            fit.
+        levers: try changes of options that make a program that fits faster or smaller, and one that does not fit; they
+            are in the report, and `tiled.levers()`.
 
     Raises:
         OutOfTileMemoryError: the program does not fit; the report is written first.
@@ -125,11 +126,11 @@ def compiled(model: Modelish, chosen: Options, training: bool, inputs: Sequence[
 
 def _compiled(graph: Graph, chosen: Options, training: bool, batching: Batching, stop_after: str | None) -> compiler.Compilation:
     """The graph of one micro-batch as a Program."""
-    bound = None
+    bound, free = None, False
     if chosen.machine is not None:
-        from ..exploration.planning import bytes_per_ipu
-        bound = bytes_per_ipu(chosen)
-    marking = Marking.of(chosen, bound)
+        from ..exploration.planning import any_number, bytes_per_ipu
+        bound, free = bytes_per_ipu(chosen), any_number(chosen)
+    marking = Marking.of(chosen, bound, free)
     # It is one replica's program: what is between replicas, and computed again, is the tile machine's to plan.
     wanted = replace(CompileOptions.of(chosen), marking=marking, grouping={}, broadcast_buffers=True, checkpoints=(),
                      stop_after=stop_after)

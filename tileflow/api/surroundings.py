@@ -1,4 +1,5 @@
-"""What the environment asks of a process: its log, a trace of what it does, and a report of every program that it compiles."""
+"""What the environment asks of a process: its log, a trace of what it does, and a report of every program that it
+compiles."""
 from __future__ import annotations
 
 import os
@@ -59,9 +60,11 @@ def _with_machine(options: Options) -> Options:
 
 
 def write_report(compilation: Compilation, options: Options, folder: Path, name: str) -> Path | None:
-    """The report of a compiled program on the options' chip, or on a GC200, in a new folder of `folder` with this name (name-2, name-3, …).
+    """The report of a compiled program on the options' chip, or on a GC200, in a new folder of `folder` with this name
+    (name-2, name-3, …).
 
-    What the chip cannot run ends nothing: a warning says why there is no report, and one of a program that does not fit says so.
+    What the chip cannot run ends nothing: a warning says why there is no report, and one of a program that does not fit
+    says so.
 
     Returns:
         the folder; None where there is no report.

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..collective import current
+from ..collective import alone, current
 from ..feed.items import Collate
-from ..importers.onnx import UnsupportedNodesError
 from ..loss import AS_CHOSEN, WEIGHTS, Build, Loss
 from ..metrics import OutputMeaning, check_names, defaults
 from ..metrics.named import Function
@@ -42,10 +41,9 @@ from ..runtime.run_folder import checkpoint_of, run_folder
 from ..runtime.run_settings import Recorded, file_digest, record, resumed
 from ..runtime.schedule import CallSchedule
 from ..runtime.source import Source
-from ..runtime.trained_file import rehearse
 from ..runtime.trainer import Trainer
-from ..runtime.training_cut import is_cut
 from ..runtime.training_model import TrainingModel
+from ..runtime.writing import rehearsed
 from ..system.errors import (
     CheckpointError,
     DataError,
@@ -76,7 +74,8 @@ CALLER = 5
 def train(model: Modelish | None = None, options: Options | None = None, *more: Any, data: Any = None, test_data: Any = None,
           optimizer: Optimizer | str | None = None, loss: str | Build | Mapping[str, str] | None = None,
           metrics: str | Function | Sequence[str | Function] | None = None, sample_weight: Any = None,
-          callbacks: Callback | Sequence[Callback] = (), reporter: Any = None, collate_fn: Collate | None = None, **changes: Any) -> TrainResult:
+          callbacks: Callback | Sequence[Callback] = (), reporter: Any = None, collate_fn: Collate | None = None,
+          **changes: Any) -> TrainResult:
     """Train a model on data and write trained ONNX file, metrics and checkpoint into a run folder.
 
         result = tileflow.train("model.onnx", data=(x, y), epochs=3, micro_batch_size=32)
@@ -92,8 +91,8 @@ def train(model: Modelish | None = None, options: Options | None = None, *more: 
             (builder, outputs) -> one number per micro-batch.
         sample_weight: a weight of each row, an array [rows]; or the name of the array or column that holds them.
         metrics: overrides `options.metrics`: names, or functions (the model's first output over all rows, labels) -> number.
-        callbacks: watch and steer the run, in this order (`tileflow.callbacks`); those that options ask for come after them. Without one that
-            shows progress the run is silent, but for bars and lines with progress=True.
+        callbacks: watch and steer the run, in this order (`tileflow.callbacks`); those that options ask for come after
+            them. Without one that shows progress the run is silent, but for bars and lines with progress=True.
         reporter: what callbacks were before there were any, an object with the method say; goes on working.
         collate_fn: makes a batch of a list of rows, of data and of test_data that are read a row at a time; the first axis of each part are the
             rows, the others may be of another length in each batch.
@@ -122,13 +121,15 @@ def train(model: Modelish | None = None, options: Options | None = None, *more: 
     given = list(callbacks) if isinstance(callbacks, Iterable) else [callbacks]
     if reporter is not None:
         if not hasattr(reporter, "say"):
-            raise OptionError(f"reporter must have a method say, which {type(reporter).__name__} has not; callbacks=[...] takes callbacks, and "
-                              "progress=True shows bars and lines.")
+            raise OptionError(f"reporter must have a method say, which {type(reporter).__name__} has not; "
+                              "callbacks=[...] takes callbacks, and progress=True shows bars and lines.")
         given.append(Reports(reporter))
-    bar = ProgressBar(True) if chosen.progress and reporter is None and not any(isinstance(c, ProgressBar) for c in given) else None
+    draws = chosen.progress and reporter is None and not any(isinstance(c, ProgressBar) for c in given)
+    bar = ProgressBar(True) if draws else None
     told = Heard([*given, *([bar] if bar else [])])
     if reporter is not None:
-        warnings.warn("reporter goes on working; callbacks=[...] does the same and more: see docs/callbacks.md.", TileflowWarning, stacklevel=2)
+        warnings.warn("reporter goes on working; callbacks=[...] does the same and more: see docs/callbacks.md.",
+                      TileflowWarning, stacklevel=2)
     check_replicas(chosen)
     group = current()
     if group is not None and not group.is_first:
@@ -163,7 +164,8 @@ class _Run(NamedTuple):
 def _tried(run: _Run) -> TrainResult:
     """Every kind of step once, in a folder that goes again."""
     with tempfile.TemporaryDirectory(prefix="tileflow-") as folder:
-        options = run.options.clone(out=os.path.join(folder, "run"), resume=False, epochs=1, max_updates=1, eval_every=1)
+        options = run.options.clone(out=os.path.join(folder, "run"), resume=False, epochs=1, max_updates=1,
+                                    eval_every=1)
         result = _train(run._replace(options=options))
         run.callbacks.say("Every kind of step was done once; nothing is kept.")
     return result
@@ -193,14 +195,14 @@ def _train(run: _Run) -> TrainResult:
         written = folder / "model.onnx"
         first = (group := current()) is None or group.is_first
         if isinstance(source, OnnxSource) and first:
-            rehearse(source, written, trainer.options, list(micro_batch_of(trainer).values()), sets.preprocessing.to_metadata())
-        path = source.model.path if isinstance(source, OnnxSource) else None
+            rehearsed(source, written, trainer.options, list(micro_batch_of(trainer).values()),
+                      sets.preprocessing.to_metadata())
+        path = source.path if isinstance(source, OnnxSource) else None
         trainer.has_command = path is not None and chosen.data is not None
         trainer.compile()
         trainer.measure((*task.asked, *(m for m in _fitting(task.view, sets.train, sets.test) if m not in task.asked)))
-        result = TrainResult(trainer.history, folder, chosen, trainer, source.model if isinstance(source, OnnxSource) else None,
-                             sets.preprocessing, task.fit, run.collate_fn)
-        if result._model is not None:
+        result = TrainResult(trainer.history, folder, chosen, trainer, sets.preprocessing, task.fit, run.collate_fn)
+        if isinstance(source, OnnxSource):
             trainer.write_model = result.save_onnx
         if checkpoint := checkpoint_of(folder, chosen.resume, callbacks.say):
             trainer.resume(checkpoint)
@@ -209,11 +211,12 @@ def _train(run: _Run) -> TrainResult:
         trainer.run()
         if trainer.run_handle.partial is not None:
             result.epochs = [*result.epochs, trainer.run_handle.partial]
-        if result._model is not None and first:
+        if isinstance(source, OnnxSource) and first:
             remove_link(written)
             result.save_onnx(written)
         if first:
-            write_page(trainer, result.history, chosen, task.fit.classes, task.fit.choice.reason)
+            with alone():
+                write_page(trainer, result.history, chosen, task.fit.classes, task.fit.choice.reason)
         if group is not None:
             group.barrier("the end of a run")
         return result
@@ -233,10 +236,11 @@ def _folder(options: Options, callbacks: Callbacks) -> Iterator[Path]:
 
 
 def _trained_on(run: _Run, opened: Opened, source: Source) -> _Run:
-    """The run that goes on with an executable: with its loss and its optimizer, unless they were given; updates are counted from here."""
+    """The run that goes on with an executable: with its loss and its optimizer, unless they were given; updates are
+    counted from here."""
     if opened.header.model != "TrainingModel":
-        raise OptionError(f"Executable {opened.path} is of an inference model and holds no update: export one for training (tileflow compile MODEL "
-                          "--training --export, or compile_and_export of a training model).")
+        raise OptionError(f"Executable {opened.path} is of an inference model and holds no update: export one for "
+                          "training (tileflow compile MODEL --training --export, or compile_and_export of a training model).")
     source.session.updates = 0
     return run._replace(optimizer=optimizer_in(opened, run.optimizer), loss=run.loss or loss_in(opened))
 
@@ -249,7 +253,8 @@ class _Given(NamedTuple):
     known: Preprocessing
 
 
-def _opened(source: Source, options: Options, data: Any, test_data: Any, collate_fn: Collate | None, callbacks: Callbacks) -> _Given:
+def _opened(source: Source, options: Options, data: Any, test_data: Any, collate_fn: Collate | None,
+            callbacks: Callbacks) -> _Given:
     """The data that were given, or that the options name, with labels numbered as the model knows them."""
     given = data if data is not None else options.data
     made_up = options.synthetic_data != "none"
@@ -296,6 +301,8 @@ def _task(source: Source, options: Options, train_set: Dataset, loss: Build | Lo
         if train_set.source is not None and not train_set.whole and len({f.sample[0] for f in train_set.fields.values() if f.sample}) > 1:
             error.add_note(f"Elements of data {one_line(train_set.name)} were taken for rows of micro-batches; where each is a micro-batch of its "
                            "own, as a graph is, set whole_elements.")
+        from ..importers.onnx import UnsupportedNodesError
+        from ..runtime.training_cut import is_cut
         if not isinstance(error, UnsupportedNodesError) or not is_cut(error):
             raise
         raise UnsupportedError(f"{error} Sizes in the model follow from data: train it call by call with tileflow.training_model.") from None
@@ -340,7 +347,8 @@ def _few(sets: _Sets, options: Options) -> _Sets:
     """The data of a run that is to learn a few rows by heart, or to do every kind of step once."""
     if options.overfit is not None:
         if sets.train.is_open or sets.train.whole:
-            raise OptionError(f"Option overfit takes the first rows of data with rows, which {one_line(sets.train.name)} do not have.")
+            raise OptionError("Option overfit takes the first rows of data with rows, which "
+                              f"{one_line(sets.train.name)} do not have.")
         few = sets.train.part(np.arange(min(options.overfit, len(sets.train))))
         return sets._replace(train=few, test=few, sampler=None)
     if options.fast_dev_run and sets.test is not None and not sets.test.is_open:
@@ -389,23 +397,23 @@ def _epochs(options: Options, data: Dataset) -> int:
 
 def _check_whole(options: Options) -> None:
     """OptionError for what would put several elements of the data into one call."""
-    for name in ("gradient_accumulation", "device_iterations", "replication_factor", *(["micro_batch_size"] if options.given(
-            "micro_batch_size", files=False) else [])):
-        if getattr(options, name) != 1:
-            raise OptionError(f"With whole_elements each element of the data is a micro-batch and an update: leave {name}={getattr(options, name)} "
-                              "out.")
+    rows = ["micro_batch_size"] if options.given("micro_batch_size", files=False) else []
+    options.require_one(["gradient_accumulation", "device_iterations", "replication_factor", *rows],
+                        "With whole_elements each element of the data is a micro-batch and an update")
 
 
 def _say_left_out(loader: DataLoader, callbacks: Callbacks) -> None:
     """A word where many rows are not trained in an epoch, or some in none."""
     left, rows = loader.left_out, loader.rows
     if rows is None and loader.options.max_batches is None:
-        callbacks.say(f"Data {one_line(loader.name)} do not say how many rows they have: an epoch ends where they end, or after max_batches.")
+        callbacks.say(f"Data {one_line(loader.name)} do not say how many rows they have: an epoch ends where they end, "
+                      "or after max_batches.")
     drawn = loader.shuffle or loader.sampler is not None
     if rows is None or loader.is_stream or not left or (drawn and left * FEW < rows):
         return
     which = "others each epoch" if drawn else "the same each epoch, without shuffle"
-    callbacks.say(f"{left:,} of the {rows:,} rows {'is' if left == 1 else 'are'} left out ({which}), for they fill no call of "
+    callbacks.say(f"{left:,} of the {rows:,} rows {'is' if left == 1 else 'are'} left out ({which}), for they fill no "
+                  "call of "
                  f"{loader.combined_batch_size:,}. With drop_last off (--no-drop-last) they are trained, too.")
 
 

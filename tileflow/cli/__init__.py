@@ -1,5 +1,5 @@
-"""The command line: `tileflow train | launch | infer | inspect | compare | compile | tune | explore | report | runs | doctor |
-completion`. Flags of options come from their declarations."""
+"""The command line: `tileflow train | launch | infer | inspect | compare | compile | tune | explore | report | runs |
+doctor | completion`. Flags of options come from their declarations."""
 from __future__ import annotations
 
 import os

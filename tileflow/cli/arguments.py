@@ -22,11 +22,12 @@ BOTH = "both"
 
 
 def add_model(parser: argparse.ArgumentParser, optional: bool = False, executable: bool = False) -> None:
-    """Let a command take a model: the positional argument MODEL, which is None where it is left out and may be; `executable`: also one that is
-    compiled."""
+    """Let a command take a model: the positional argument MODEL, which is None where it is left out and may be;
+    `executable`: also one that is compiled."""
     also = ", an executable (tileflow compile --export)" if executable else ""
     more: dict[str, Any] = {"nargs": "?", "default": None} if optional else {}
-    parser.add_argument("model", metavar="MODEL", **more, help=f"an ONNX file{also}, or one that comes with tileflow: {', '.join(PACKAGED_MODELS)}")
+    parser.add_argument("model", metavar="MODEL", **more,
+                        help=f"an ONNX file{also}, or one that comes with tileflow: {', '.join(PACKAGED_MODELS)}")
 
 
 def add_simulation(parser: argparse.ArgumentParser) -> None:

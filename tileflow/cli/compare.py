@@ -56,8 +56,9 @@ def run(chosen: argparse.Namespace) -> int:
         if (departure := found.departures.get(name)) is not None:
             where = departure.save(Path(chosen.out), name)
             what = "this node alone" if departure.nodes == 1 else f"{departure.nodes} nodes"
-            say(f"{name} departs at {one_line(departure.node)}, in {one_line(departure.value)}: by {departure.error:.1e}, and what it reads by "
-                f"{departure.before:.1e}. {where} shows it, with {what} and the inputs in {where.with_suffix('.npz').name}.")
+            say(f"{name} departs at {one_line(departure.node)}, in {one_line(departure.value)}: by "
+                f"{departure.error:.1e}, and what it reads by {departure.before:.1e}. {where} shows it, with {what} "
+                f"and the inputs in {where.with_suffix('.npz').name}.")
         elif any(not e <= found.tolerance for e in errors.values()):
             say(f"{name} departs, but at no node when all values are looked at: what it fuses then stays apart.")
     return OK

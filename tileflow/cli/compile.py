@@ -28,8 +28,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--compare-precisions", action="store_true", default=False,
                         help="a table of what each precision, with each type of accumulators and moments, takes on the machine")
     parser.add_argument("--export", metavar="FILE", default=None,
-                        help="write the program with weights, optimizer and options as an executable, which train, infer and "
-                             "tileflow.load_executable take in place of the model; with --training for training")
+                        help="write the program with weights, optimizer and options as an executable, which train, "
+                             "infer and tileflow.load_executable take in place of the model; with --training for training")
     parser.add_argument("--stop-after", metavar="STEP", default=None, help="stop after this step of the compilation")
     add_options(parser, "compile")
 
@@ -81,10 +81,12 @@ def _export(chosen: argparse.Namespace, options: Options, path: Any) -> int:
 
 def _check_flags(chosen: argparse.Namespace, options: Options) -> None:
     """Refuse flags of this command that would have no effect; OptionError."""
-    for flag, given in (("--report", chosen.report), ("--stop-after", chosen.stop_after), ("--machine", options.given("machine", files=False)),
+    for flag, given in (("--report", chosen.report), ("--stop-after", chosen.stop_after),
+                        ("--machine", options.given("machine", files=False)),
                         ("--compare-precisions", chosen.compare_precisions)):
         if given and chosen.export is not None:
-            raise OptionError(f"--export writes a program for this computer, of which {flag} says nothing; leave one of them out.")
+            raise OptionError(f"--export writes a program for this computer, of which {flag} says nothing; leave one "
+                              "of them out.")
     for flag, given in (("--tile-exact", chosen.tile_exact), ("--verbose", chosen.verbose), ("--levers", chosen.levers),
                         ("--compare-precisions", chosen.compare_precisions)):
         if given and options.machine is None:
@@ -96,7 +98,8 @@ def _check_flags(chosen: argparse.Namespace, options: Options) -> None:
         if given and chosen.compare_precisions:
             raise OptionError(f"--compare-precisions prints a table of several programs, so {flag} has no effect; leave one of them out.")
     if options.given("seed", files=False) and not chosen.tile_exact and chosen.export is None:
-        raise OptionError("Option seed (--seed) is for the data of --tile-exact and for --export; add one of them, or leave it out.")
+        raise OptionError("Option seed (--seed) is for the data of --tile-exact and for --export; add one of them, or "
+                          "leave it out.")
 
 
 def _tile_exact(result: Any, options: Options) -> int:

@@ -12,8 +12,8 @@ from ..system.packaged import PACKAGED_MODELS
 from ..system.terminal import say
 
 HELP = "print a script that completes commands and flags in a shell: bash, zsh or fish"
-EPILOG = ("bash: echo 'source <(tileflow completion bash)' >> ~/.bashrc; zsh: echo 'source <(tileflow completion zsh)' >> ~/.zshrc, below compinit; "
-          "fish: tileflow completion fish > ~/.config/fish/completions/tileflow.fish")
+EPILOG = ("bash: echo 'source <(tileflow completion bash)' >> ~/.bashrc; zsh: echo 'source <(tileflow completion zsh)' "
+          ">> ~/.zshrc, below compinit; fish: tileflow completion fish > ~/.config/fish/completions/tileflow.fish")
 FILES = ("DIR", "FILE", "PATH")
 """Values that are names of files."""
 LONGEST = 80
@@ -22,7 +22,8 @@ LONGEST = 80
 
 @dataclass(frozen=True)
 class Flag:
-    """A flag: its names, its sentence, whether it takes a value, must have one, which there are, and whether it is a file."""
+    """A flag: its names, its sentence, whether it takes a value, must have one, which there are, and whether it is a
+    file."""
 
     names: Sequence[str]
     says: str
@@ -60,8 +61,8 @@ def _bash(says: Mapping[str, str], commands: Mapping[str, Sequence[Flag]]) -> It
                 "    local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} flags= values=",
                 '    [[ $before == = ]] && before=${COMP_WORDS[COMP_CWORD-2]}',
                 "    [[ $word == = ]] && word=",
-                f'    if (( COMP_CWORD == 1 )); then COMPREPLY=($(compgen -W {quote(" ".join(says))} -- "$word")); return; fi',
-                "    case ${COMP_WORDS[1]} in")
+                f'    if (( COMP_CWORD == 1 )); then COMPREPLY=($(compgen -W {quote(" ".join(says))} -- "$word")); '
+                'return; fi', "    case ${COMP_WORDS[1]} in")
     for name, flags in commands.items():
         own = [f for f in flags if f.names]
         yield f"    {name})"
@@ -89,7 +90,8 @@ def _bash(says: Mapping[str, str], commands: Mapping[str, Sequence[Flag]]) -> It
 
 def _words(flags: Sequence[Flag]) -> list[str]:
     """What a command's positional arguments may be, besides files."""
-    return [word for f in flags if not f.names for word in (f.choices or (PACKAGED_MODELS if f.value == "MODEL" else ()))]
+    return [word for f in flags if not f.names
+            for word in (f.choices or (PACKAGED_MODELS if f.value == "MODEL" else ()))]
 
 
 def _zsh(says: Mapping[str, str], commands: Mapping[str, Sequence[Flag]]) -> Iterator[str]:

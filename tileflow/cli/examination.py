@@ -131,8 +131,10 @@ def _cache(found: Examination) -> None:
     from ..executable import store
     from ..kernels.machine import cache, pack
     packed = pack.names()
-    found.facts.append(("kernels in the package", "damaged, and compiled when they are needed: install tileflow anew" if packed is None
-                        else f"{len(packed)}, which are not compiled" if packed else "none: each is compiled when it is needed first"))
+    found.facts.append(("kernels in the package",
+                        "damaged, and compiled when they are needed: install tileflow anew" if packed is None
+                        else f"{len(packed)}, which are not compiled"
+                        if packed else "none: each is compiled when it is needed first"))
     root, current = cache.root(), cache.folder()
     if why := cache.refusal():
         found.problems.append(Problem(f"the kernel cache {root} is not used, because {why}; kernels are kept in {current}.",
@@ -143,8 +145,8 @@ def _cache(found: Examination) -> None:
     found.facts.append(("kernel cache", f"{root}, {budget.size(size)} in {files} files"
                         + (f", {len(others)} folders of other versions" if others else "") + f"; clear it by deleting {root}"))
     images = [path.stat().st_size for path in store.kept()]
-    found.facts.append(("images and notes of programs", f"{len(images)} of {current.name}, {budget.size(sum(images))} of at most "
-                        f"{budget.size(store.ROOM)}"))
+    found.facts.append(("images and notes of programs",
+                        f"{len(images)} of {current.name}, {budget.size(sum(images))} of at most {budget.size(store.ROOM)}"))
     if hurt := cache.damaged():
         found.facts.append(("damaged kernels", f"{len(hurt)} of {current.name}, deleted and compiled anew when they are needed next"))
     try:
@@ -167,7 +169,8 @@ def _common(found: Examination) -> None:
     except OSError:
         return
     little = "; that is little, and files on disk take its place: docker run --shm-size=1g gives a container more" if free < LOW_COMMON else ""
-    found.facts.append(("common memory", f"{window.PLACE}, {budget.size(free)} left for processes that train together{little}"))
+    found.facts.append(("common memory",
+                        f"{window.PLACE}, {budget.size(free)} left for processes that train together{little}"))
 
 
 def _size(folder: Path) -> tuple[int, int]:
@@ -208,9 +211,11 @@ def _kernels(found: Examination) -> None:
 def _memory(found: Examination) -> None:
     room = limits.memory()
     free = None if room is None else room.nbytes
-    found.facts.append(("memory", "unknown" if room is None else f"{budget.size(room.nbytes)} available ({room.limit})"))
+    found.facts.append(("memory",
+                        "unknown" if room is None else f"{budget.size(room.nbytes)} available ({room.limit})"))
     if free is not None and free < LOW_MEMORY:
-        found.problems.append(Problem(f"only {budget.size(free)} of memory are available.", "close other programs or lower micro_batch_size."))
+        found.problems.append(Problem(f"only {budget.size(free)} of memory are available.",
+                                      "close other programs or lower micro_batch_size."))
 
 
 def _options(found: Examination) -> None:

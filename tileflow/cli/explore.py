@@ -27,6 +27,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--training", action=Several, default=False, help=f"compile it for training; --training={BOTH}: and for inference")
     parser.add_argument("--ipus", metavar="N,N", default=None,
                         help="stages of equal length, each on an IPU of its own, in a pipeline unless --strategy says otherwise")
+    parser.add_argument("--processes", type=int, metavar="N", default=1,
+                        help="analyse settings side by side in so many processes")
     add_options(parser, "explore", several=AXES)
 
 
@@ -40,7 +42,7 @@ def run(chosen: argparse.Namespace) -> int:
     from ..runtime.progress import ExploreBar
     bar = ExploreBar(sys.stderr.isatty() if options.progress is None else options.progress)
     try:
-        found = api.explore(path, options, out=out, progress=bar, **axes)
+        found = api.explore(path, options, out=out, processes=chosen.processes, progress=bar, **axes)
     except ExplorationInterrupted as stop:
         bar.close()
         say(stop.exploration.to_text())

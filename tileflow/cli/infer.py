@@ -19,10 +19,10 @@ from .arguments import add_model, add_options, model_path, options_of
 if TYPE_CHECKING:
     import numpy as np
 
-    from ..importers.onnx import OnnxModel
     from ..options.options import Options
     from ..runtime.data import Dataset
     from ..runtime.executable_file import Opened
+    from ..runtime.model_file import ModelFile
     from ..runtime.preprocessing import Preprocessing
 
 PREDICTIONS = "predictions.npz"
@@ -48,6 +48,7 @@ def run(chosen: argparse.Namespace) -> int:
     if out.suffix != ".npz":
         raise OptionError(f"Option out must end in .npz, not {str(out)!r}: infer writes the outputs as one .npz file.")
     from .. import api
+    from ..collective import current
     from ..runtime.data import check_given, open_data
     from ..runtime.labels import numbered_as
     from ..runtime.progress import CompileBar
@@ -69,7 +70,8 @@ def run(chosen: argparse.Namespace) -> int:
     first = outputs.get(first_name)
     outputs |= _in_words(outputs, first, known.classes, measured)
     members = member_names(outputs)
-    atomic_write_bytes(out, npz_bytes({members[name]: array for name, array in outputs.items()}))
+    if (group := current()) is None or group.is_first:
+        atomic_write_bytes(out, npz_bytes({members[name]: array for name, array in outputs.items()}))
     for name, array in outputs.items():
         renamed = "" if members[name] == name else f" (in {out} called {members[name]}, as its own name is no plain file name)"
         say(f"{one_line(name)}: {array.dtype}{list(array.shape)}{renamed}")
@@ -88,14 +90,14 @@ def run(chosen: argparse.Namespace) -> int:
     return OK
 
 
-def _read(path: str | Path, options: Options) -> tuple[OnnxModel | Opened, Preprocessing, str, Options]:
-    """An ONNX file or an executable, what it says of the data that it was trained on, its first output, and the options that hold."""
-    from ..runtime.model_file import is_executable
+def _read(path: str | Path, options: Options) -> tuple[ModelFile | Opened, Preprocessing, str, Options]:
+    """An ONNX file or an executable, what it says of the data that it was trained on, its first output, and the options
+    that hold."""
+    from ..runtime.model_file import ModelFile, is_executable
     from ..runtime.preprocessing import Preprocessing
     if not is_executable(path):
-        from ..importers.onnx import load_model
-        model = load_model(path)
-        return model, Preprocessing.of_file(model), model.outputs[0].name, options
+        file = ModelFile(path)
+        return file, Preprocessing.of_file(file), file.outputs[0], options
     from ..api.executables import named
     from ..runtime.executable_source import StoredFile
     opened, chosen = named(path, options)
@@ -131,7 +133,7 @@ def _say_agreement(data: Dataset, output: np.ndarray) -> bool:
     return share is not None
 
 
-def _say_measures(model: OnnxModel | Opened, options: Options, data: Dataset, output: np.ndarray) -> None:
+def _say_measures(model: ModelFile | Opened, options: Options, data: Dataset, output: np.ndarray) -> None:
     """A line for each metric that the labels give, or why there is none."""
     from .. import api
     try:

@@ -39,8 +39,8 @@ def run(chosen: argparse.Namespace) -> int:
     if is_executable(path):
         given = [name for name in (*OPTIONS, *PATTERNS) if options.given(name, files=False)]
         if given or chosen.training:
-            raise OptionError(f"{path} is an executable, compiled already: {declarations()[given[0]].flag if given else '--training'} has no effect "
-                              "on it.")
+            raise OptionError(f"{path} is an executable, compiled already: "
+                              f"{declarations()[given[0]].flag if given else '--training'} has no effect on it.")
         from ..api.executables import described
         say(described(path))
         return OK

@@ -14,7 +14,8 @@ from ..system.version import VERSION
 from . import compare, compile, completion, doctor, explore, infer, inspect, launch, report, runs, train, tune
 from .arguments import OPTIONS_FLAG
 
-COMMANDS = {"train": train, "launch": launch, "infer": infer, "inspect": inspect, "compare": compare, "compile": compile, "tune": tune,
+COMMANDS = {"train": train, "launch": launch, "infer": infer, "inspect": inspect, "compare": compare,
+            "compile": compile, "tune": tune,
             "explore": explore, "report": report, "runs": runs, "doctor": doctor, "completion": completion}
 """Rooms by command: HELP is its sentence, EPILOG what stands below its help, `add` makes its arguments, `run` does it."""
 DEBUG = "--debug"

@@ -42,7 +42,8 @@ def run(chosen: argparse.Namespace) -> int:
         return OK
     best = result.best
     kept = "" if best is None or best.model is None else f"; {best.model.name} is the model after epoch {best.epoch}"
-    say(f"Trained model, metrics and checkpoint are in {result.folder}{kept}; a browser shows the run in report.html. Try next:")
+    say(f"Trained model, metrics and checkpoint are in {result.folder}{kept}; a browser shows the run in report.html. "
+        "Try next:")
     model = chosen.model or str(result.model_path)
     has_data = result.options.data is not None
     for line, what in (*([(suggest.infer(result.folder, result.options), "its predictions and accuracy")] if has_data else []),

@@ -1,5 +1,6 @@
 """Several processes that train together: what connects them, and which of them this one is (docs/distributed.md)."""
 from .communicator import Communicator
-from .group import current, init, use
+from .group import alone, current, init, use
+from .turns import in_turns
 
-__all__ = ["Communicator", "current", "init", "use"]
+__all__ = ["Communicator", "alone", "current", "in_turns", "init", "use"]

@@ -1,4 +1,5 @@
-"""The file that processes of one host and their launcher have in common: who is there, how far each is, small messages, and why one ended.
+"""The file that processes of one host and their launcher have in common: who is there, how far each is, small messages,
+and why one ended.
 
 Memory that is mapped, of a fixed layout: nothing in it is executed, and every length is compared with its room.
 """
@@ -18,7 +19,8 @@ CAUSE = 4096
 WORDS = 8
 """int64 words of a process's line: a line of the cache of its own."""
 SEQUENCE, STATE, BEAT, LENGTH, TAG = 0, 1, 2, 3, 5
-"""Words of a line: messages sent; the state; heartbeats; length and tag of the last message of either parity (two words each)."""
+"""Words of a line: messages sent; the state; heartbeats; length and tag of the last message of either parity (two words
+each)."""
 ABSENT, THERE, FAILED, LEFT = range(4)
 
 

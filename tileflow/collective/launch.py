@@ -16,25 +16,28 @@ from typing import Any
 
 from ..system.errors import OptionError
 from ..system.exit_codes import INTERRUPTED, NO_UPDATE, USER_ERROR
+from . import pinning
 from .control import BEAT, FAILED, Control
 from .group import TOLD
+from .patience import Clock, starves, used
 
 LOOK = 0.05
 """Seconds between two looks at the processes."""
-SILENT = 6.0
-"""Seconds without a heartbeat after which a process counts as one that hangs."""
+SILENT = 5.0
+"""Seconds without a heartbeat after which a process counts as one that hangs, unless it waits for a processor."""
 GRACE = 2.0
 """Seconds for which the others may end by themselves once one has failed."""
 TAIL = 4000
-"""Bytes of what a process other than the first wrote to standard error that are shown where it was the first to fail."""
+"""Bytes of what a process other than the first wrote to standard error that are shown where it was the first to
+fail."""
 FINAL = (NO_UPDATE, USER_ERROR, INTERRUPTED)
 """Exit codes of what starting again would not mend."""
 
 
 @dataclass
 class End:
-    """How a group ended. code: the exit code of the command. cause: the first cause as a sentence; "": all went well. again: to start again may
-    help. shown: the process that failed has told people itself."""
+    """How a group ended. code: the exit code of the command. cause: the first cause as a sentence; "": all went well.
+    again: to start again may help. shown: the process that failed has told people itself."""
 
     code: int
     cause: str = ""
@@ -42,11 +45,11 @@ class End:
     shown: bool = False
 
 
-def run(command: Sequence[str], count: int, threads: int | None = None) -> End:
+def run(command: Sequence[str], count: int, threads: int | None = None, pin: bool = True) -> End:
     """Run the command in `count` processes, and wait for them.
 
     Args:
-        threads: of each; None: it decides itself.
+        threads: of each; None: it decides itself. pin: each has processors of its own, where there are as many.
 
     Raises:
         OptionError: they cannot be started.
@@ -55,9 +58,18 @@ def run(command: Sequence[str], count: int, threads: int | None = None) -> End:
     children: list[subprocess.Popen[bytes]] = []
     try:
         control = Control.create(folder / "control", count)
+        cpus = pinning.parts(pinning.allowed() if pin else set(), count)
         for rank in range(count):
-            children.append(_started(command, folder, rank, count, threads))
-        with _passed_on(children):
+            with pinning.pinned(cpus[rank] if cpus else None):
+                children.append(_started(command, folder, rank, count, threads))
+
+        def ask(number: int, again: bool) -> None:
+            if number == signal.SIGINT and not again and _from_keyboard():
+                return                                      # a terminal has told the processes as well
+            for child in children:
+                if child.poll() is None:
+                    child.send_signal(signal.SIGKILL if again else number)
+        with passed_on(ask):
             return _watched(children, control, folder)
     except OSError as error:
         raise OptionError(f"The processes cannot be started: {error}.") from None
@@ -69,25 +81,26 @@ def run(command: Sequence[str], count: int, threads: int | None = None) -> End:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _started(command: Sequence[str], folder: Path, rank: int, count: int, threads: int | None) -> subprocess.Popen[bytes]:
+def _started(command: Sequence[str], folder: Path, rank: int, count: int,
+             threads: int | None) -> subprocess.Popen[bytes]:
     """Process `rank`; only the first one has the terminal."""
     more = {} if threads is None or "NUMBA_NUM_THREADS" in os.environ else {"NUMBA_NUM_THREADS": str(threads)}
     told = {TOLD: f"{rank}/{count}/{os.getpid()}/{str(folder / 'control').lstrip('/')}"}
     with open(folder / f"errors{rank}", "wb") as errors:
-        quiet: dict[str, Any] = {} if rank == 0 else {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": errors}
+        quiet: dict[str, Any] = {} if rank == 0 else {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL,
+                                                      "stderr": errors}
         return subprocess.Popen(list(command), env={**os.environ, **more, **told}, **quiet)
 
 
 @contextmanager
-def _passed_on(children: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
-    """SIGTERM goes on to the processes, which agree on where they end; Ctrl-C at a terminal reaches them by itself, and a second one ends all."""
+def passed_on(ask: Callable[[int, bool], None]) -> Iterator[None]:
+    """Ctrl-C and SIGTERM go on to the processes, which agree on where they end: `ask(number, False)`; a second one ends
+    all: `ask(number, True)`."""
     asked: list[int] = []
 
     def on_signal(number: int, _frame: Any) -> None:
         asked.append(number)
-        for child in children:
-            if child.poll() is None:
-                child.send_signal(number if len(asked) == 1 else signal.SIGKILL)
+        ask(number, len(asked) > 1)
     before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
@@ -96,20 +109,30 @@ def _passed_on(children: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def _from_keyboard() -> bool:
+    """This process stands in the foreground of a terminal, whose Ctrl-C all processes of its group get."""
+    try:
+        with open("/dev/tty", "rb") as terminal:
+            return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    except OSError:
+        return False
+
+
 def _watched(children: Sequence[subprocess.Popen[bytes]], control: Control, folder: Path) -> End:
     """Wait until all have ended; the first that fails, dies or hangs ends all."""
-    beats = [(0, time.monotonic())] * len(children)
+    clock = Clock()
+    beats = [(0, clock.now(), 0.0)] * len(children)
     while None in [child.poll() for child in children]:
-        now = time.monotonic()
+        now = clock.now()
         for rank, child in enumerate(children):
             beat = int(control.lines[rank, BEAT])
             if beat != beats[rank][0] or not beat:
-                beats[rank] = beat, now
+                beats[rank] = beat, now, used(child.pid)
             died = child.returncode is not None and child.returncode != 0
-            hangs = child.returncode is None and now - beats[rank][1] > SILENT
+            hangs = child.returncode is None and now - beats[rank][1] > SILENT and not starves(child.pid, beats[rank][2])
             if died or hangs:
                 return _ended(children, control, folder, rank, hangs)
-        time.sleep(LOOK)
+        clock.during(lambda: time.sleep(LOOK), LOOK)
     failed = [rank for rank, child in enumerate(children) if child.returncode]
     return _ended(children, control, folder, failed[0], False) if failed else End(0)
 
@@ -119,7 +142,8 @@ def _ended(children: Sequence[subprocess.Popen[bytes]], control: Control, folder
     told = [r for r in range(len(children)) if control.state(r) == FAILED and control.cause(r)]
     first = rank if rank in told or not told or hangs else told[0]
     if first == rank and not control.cause(rank) and (hangs or (children[rank].returncode or 0) < 0):
-        control.end(rank, FAILED, "it does not answer" if hangs else f"it was ended by {_signal(-(children[rank].returncode or 0))}")
+        control.end(rank, FAILED,
+                    "it does not answer" if hangs else f"it was ended by {_signal(-(children[rank].returncode or 0))}")
     elif first == rank and not control.cause(rank):
         control.end(rank, FAILED)
     if hangs:
@@ -138,7 +162,8 @@ def _ended(children: Sequence[subprocess.Popen[bytes]], control: Control, folder
     if text and not (hangs or code < 0) and code not in FINAL:
         cause += f"\n{text}"
     again = hangs or code < 0 or code not in FINAL
-    return End(code if code > 0 else 1, f"Process {first} of {len(children)} failed: {cause.rstrip('.')}.", again, shown=first == 0 and code > 0)
+    return End(code if code > 0 else 1, f"Process {first} of {len(children)} failed: {cause.rstrip('.')}.", again,
+               shown=first == 0 and code > 0)
 
 
 def _signal(number: int) -> str:
@@ -148,23 +173,24 @@ def _signal(number: int) -> str:
         return f"signal {number}"
 
 
-def repeated(command: Callable[[bool], Sequence[str]], count: int, threads: int | None, restarts: int, say: Callable[[str], None]) -> End:
-    """Run a command in a group of processes, at most `restarts` times anew where one died, hung or broke.
+def repeated(start: Callable[[bool], End], restarts: int, say: Callable[[str], None]) -> End:
+    """Run a group of processes, at most `restarts` times anew where one died, hung or broke.
 
     Args:
-        command: what is run; True: it goes on with what an earlier one has left.
+        start: runs it; True: it goes on with what an earlier one has left.
     """
-    end = run(command(False), count, threads)
+    end = start(False)
     for turn in range(restarts):
         if not end.again:
             break
         say(f"{end.cause} Start {turn + 2} of at most {restarts + 1} goes on from the last checkpoint.")
-        end = run(command(True), count, threads)
+        end = start(True)
     return end
 
 
 def this_python(words: Sequence[str]) -> list[str]:
-    """The command line of a process: a command of tileflow, a script, or `python` with arguments, all by this Python."""
+    """The command line of a process: a command of tileflow, a script, or `python` with arguments, all by this
+    Python."""
     if words[0] in ("python", "python3"):
         return [sys.executable, *words[1:]]
     return [sys.executable, *words] if words[0].endswith(".py") else [sys.executable, "-m", "tileflow", *words]

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..system.errors import ProcessError
 from ..system.text import one_line
-from .communicator import Communicator, differing, wait
+from .communicator import Communicator, differing, ended, wait
 from .control import BEAT, BOX, FAILED, LEFT, LENGTH, SEQUENCE, STATE, TAG, THERE, Control
 
 EVERY = 0.25
@@ -41,7 +41,8 @@ class SharedMemory(Communicator):
         return found.reshape(self.size, *send.shape)
 
     def _piece(self, send: np.ndarray, found: np.ndarray, what: str) -> None:
-        """A message that goes at once. A box is written anew two messages later, when all have answered the one between."""
+        """A message that goes at once. A box is written anew two messages later, when all have answered the one
+        between."""
         control, lines = self.control, self.control.lines
         self._sent += 1
         side, tag = self._sent % 2, zlib.crc32(what.encode())
@@ -62,9 +63,9 @@ class SharedMemory(Communicator):
         for rank in np.flatnonzero((states >= FAILED) & (self.control.lines[:, SEQUENCE] < self._sent)):
             if states[rank] == FAILED:
                 cause = self.control.cause(int(rank))
-                raise ProcessError(f"Process {rank} of {self.size} has failed" + (f": {one_line(cause)}" if cause else "."))
-            raise ProcessError(f"Process {rank} of {self.size} has ended, and this one is at {what}: all processes of a group must make the same "
-                               "calls of tileflow.")
+                why = f": {one_line(cause)}" if cause else "."
+                raise ProcessError(f"Process {rank} of {self.size} has failed{why}")
+            raise ended(int(rank), what)
 
     def fail(self, cause: str) -> None:
         self.control.end(self.rank, FAILED, cause)

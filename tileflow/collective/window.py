@@ -16,8 +16,8 @@ PLACE = "/dev/shm"
 
 
 def opened(nbytes: int, is_first: bool, told: Callable[[str], str], barrier: Callable[[], None]) -> np.ndarray:
-    """`nbytes` of zeros, uint8, at a multiple of 4096 bytes, that every process of a group has: a call of all. The memory goes when the last array
-    over it does, for its file has no name any more.
+    """`nbytes` of zeros, uint8, at a multiple of 4096 bytes, that every process of a group has: a call of all. The
+    memory goes when the last array over it does, for its file has no name any more.
 
     Args:
         told: gives the first process's text to all. barrier: waits until all are there.
@@ -46,5 +46,5 @@ def _made(nbytes: int) -> str:
             finally:
                 os.close(handle)
             return path
-    raise ProcessError(f"There is no room for {nbytes:,} bytes that processes have in common, neither in {PLACE} nor in {tempfile.gettempdir()}: "
-                       "make room, give a container more (docker run --shm-size), or use a smaller replication_factor.")
+    raise ProcessError(f"There is no room for {nbytes:,} bytes that processes have in common, neither in {PLACE} nor "
+                       f"in {tempfile.gettempdir()}: make room, give a container more (docker run --shm-size), or use a smaller replication_factor.")

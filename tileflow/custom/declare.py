@@ -14,16 +14,16 @@ from ..system.errors import OptionError
 from ..system.text import one_line
 from .attributes import annotated
 from .code import digest
-from .forms import Compiled, Composite, Custom, Hosted, Opaque, Scalar
-from .marks import Written
+from .forms import CompiledOperator, Composite, Custom, Opaque, PythonOperator, Scalar
+from .marks import UserFunction
 from .names import DECLARED
 
 C = TypeVar("C", bound=type)
 FORMS: dict[str, type[Custom]] = {
     "expression": Scalar,
     "composition": Composite,
-    "compiled": Compiled,
-    "python": Hosted,
+    "compiled": CompiledOperator,
+    "python": PythonOperator,
 }
 _ours: dict[str, type[Op]] = {}
 """Operators of tileflow's own that somebody replaced, by name."""
@@ -115,7 +115,8 @@ def _made(cls: type, domain: str, name: str, called: str) -> Any:
     if forward.kind == "expression" and told is not None:
         raise OptionError(f"{called}: the types of an expression's outputs follow from it; leave infer() out.")
     form = FORMS[forward.kind]
-    members = [member for c in cls.__mro__[:-1] for name, value in sorted(vars(c).items()) for member in _read(name, value)]
+    members = [member for c in cls.__mro__[:-1] for name, value in sorted(vars(c).items())
+               for member in _read(name, value)]
     own: dict[str, Any] = {
         "__doc__": cls.__doc__,
         "__module__": cls.__module__,
@@ -144,7 +145,7 @@ def _read(name: str, value: Any) -> list[Any]:
         return []
     if isinstance(value, property):
         return [value.fget, value.fset]
-    return [name, value.function if isinstance(value, Written) else getattr(value, "__func__", value)]
+    return [name, value.function if isinstance(value, UserFunction) else getattr(value, "__func__", value)]
 
 
 def _untold() -> None:
@@ -152,7 +153,7 @@ def _untold() -> None:
 
 
 def _backwards(
-    cls: type, gradient: Written | None, form: type[Custom], own: dict[str, Any], called: str
+    cls: type, gradient: UserFunction | None, form: type[Custom], own: dict[str, Any], called: str
 ) -> dict[str, Any]:
     """The members by which gradients come about."""
     if gradient is None:
@@ -179,9 +180,9 @@ def _declared(cls: type, called: str, onnx: bool) -> Any:
             OPS[called] = before
 
 
-def _written(cls: type, what: str, called: str) -> Written | None:
+def _written(cls: type, what: str, called: str) -> UserFunction | None:
     found = getattr(cls, what, None)
-    if found is not None and not isinstance(found, Written):
+    if found is not None and not isinstance(found, UserFunction):
         raise OptionError(
             f"{called}: {what}() must say in which form it is written: put @tileflow.custom.expression, .composition, "
             f".compiled or .python above it."

@@ -25,7 +25,7 @@ from ..ops.shape import zeros
 from ..system.errors import ShapeError, TileflowError, TypeMismatchError, UnsupportedError
 from ..system.text import one_line
 from .attributes import kinds_of, settle
-from .marks import Written
+from .marks import UserFunction
 
 Arrays = Sequence[np.ndarray | None]
 
@@ -41,8 +41,8 @@ class Custom(Op):
 
     domain: ClassVar[str]
     called: ClassVar[str]
-    written: ClassVar[Written]
-    backwards: ClassVar[Written | None] = None
+    written: ClassVar[UserFunction]
+    backwards: ClassVar[UserFunction | None] = None
     told: ClassVar[Callable[..., Any] | None] = None
     companion: ClassVar[Any] = None
     twin: ClassVar[Callable[..., Any] | None] = None
@@ -217,7 +217,7 @@ class Opaque(Custom):
         return super().infer(*types)
 
     @property
-    def function(self) -> Written:
+    def function(self) -> UserFunction:
         """The function that it runs: `forward`, or a companion's `gradient`."""
         if not self.operands:
             return self.written
@@ -241,7 +241,7 @@ class Opaque(Custom):
         return {name: value for name, value in self.attributes().items() if name != "operands"}
 
 
-class Compiled(Opaque):
+class CompiledOperator(Opaque):
     """The function is Numba's."""
 
     def _parameters(self, inputs: Types, outputs: Sequence[TensorType]) -> tuple[list[str], list[str]]:
@@ -342,7 +342,7 @@ class Compiled(Opaque):
         return counted_whole(inputs, outputs, self.function.flops, rows)
 
 
-class Hosted(Opaque):
+class PythonOperator(Opaque):
     """The function is Python's: a HOST row."""
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:

@@ -12,7 +12,7 @@ Kind = Literal["expression", "composition", "compiled", "python"]
 
 
 @dataclass(frozen=True)
-class Written:
+class UserFunction:
     """A function of a user's with the form it is in.
 
     rows: of a compiled one, the parameters that arrive cut to some rows. cost: nanoseconds for one element of the first
@@ -37,7 +37,7 @@ def expression(function: Callable[..., Any]) -> Any:
 
     Operands broadcast. The kernel is fused with its neighbours and planned on tiles; its gradient follows from it.
     """
-    return Written("expression", function)
+    return UserFunction("expression", function)
 
 
 def composition(function: Callable[..., Any]) -> Any:
@@ -50,7 +50,7 @@ def composition(function: Callable[..., Any]) -> Any:
     Attributes are keywords (`b.ReduceSum(x, axes=(1,), keepdims=0)`), numbers are `b.scalar(2.0, x)`, arrays
     `b.constant(array)`, an operator of one's own is `b.emit(Cube(), x)[0]`. The gradient is that of the parts.
     """
-    return Written("composition", function)
+    return UserFunction("composition", function)
 
 
 @overload
@@ -84,8 +84,8 @@ def compiled(
     if isinstance(rows, str):
         raise OptionError(f"rows of compiled() are the names of parameters, such as rows=({rows!r},).")
 
-    def mark(function: Callable[..., Any]) -> Written:
-        return Written("compiled", function, tuple(rows), cost, flops)
+    def mark(function: Callable[..., Any]) -> UserFunction:
+        return UserFunction("compiled", function, tuple(rows), cost, flops)
 
     return mark if function is None else mark(function)
 
@@ -111,7 +111,7 @@ def python(function: Callable[..., Any] | None = None, *, flops: float = 1.0) ->
         flops: operations for an element of the first output, as the simulated machine counts them.
     """
 
-    def mark(function: Callable[..., Any]) -> Written:
-        return Written("python", function, flops=flops)
+    def mark(function: Callable[..., Any]) -> UserFunction:
+        return UserFunction("python", function, flops=flops)
 
     return mark if function is None else mark(function)

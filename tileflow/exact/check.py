@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..graph import Graph, Node, State, Value
-from ..graph.work import Contraction, Gather, Map, Move, Operand, Reduce, Scatter, Window, Work
+from ..graph.work import Contraction, Gather, Map, Move, Operand, Reduce, Scatter, Staged, Window, Work
 from ..program.program import Program
 from ..tiles.plans.plan import OpPlan, node_name
 from .program import execute, micro_batches
@@ -143,9 +143,15 @@ def _halved(array: Array) -> Array:
 
 
 def _same_bits(work: Work, plan: OpPlan) -> bool:
-    """Element-wise and indexing operators; a scatter only where no sum is split over tiles."""
-    if isinstance(work, Scatter):
-        return all(max(plan.splits.get(a.name, 1), plan.serial.get(a.name, 1)) == 1 for a in work.axes if a.kind == "reduce")
+    """Element-wise and indexing operators; a scatter, running sums and votes only where no sum is split over tiles."""
+    if isinstance(work, Scatter) and work.combine == "none":
+        return True
+    if isinstance(work, Scatter) or (isinstance(work, Staged) and work.joined != "select"):
+        return all(
+            max(plan.splits.get(a.name, 1), plan.serial.get(a.name, 1)) == 1
+            for a in work.axes
+            if a.kind in ("reduce", "staged")
+        )
     return isinstance(work, Map | Move | Gather)
 
 

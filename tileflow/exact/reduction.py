@@ -11,7 +11,26 @@ from .arena import Arena
 from .boxes import Range, Region, cut, extent, slices
 
 Array = np.ndarray
-COMBINE: dict[str, Callable[..., Array]] = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum, "or": np.bitwise_or}
+
+
+def later(a: Array, b: Array, out: Array | None = None) -> Array:
+    """Of elements with a "number" those with the larger one; of equals the first."""
+    found = np.where(b["number"] > a["number"], b, a)
+    if out is not None:
+        out[...] = found
+    return found
+
+
+COMBINE: dict[str, Callable[..., Array]] = {
+    "add": np.add,
+    "mul": np.multiply,
+    "max": np.maximum,
+    "min": np.minimum,
+    "or": np.bitwise_or,
+    "fmin": np.fmin,
+    "fmax": np.fmax,
+    "later": later,
+}
 Piece = tuple[list[int], Array]
 """A partial result and the tiles that hold equal shares of it, in order."""
 GRAIN = 4                 # elements: tiles that share a reduction take no less each
@@ -61,7 +80,7 @@ class Sheet:
 class Reducer:
     """Reduces partials over tiles in rounds: in each, a tile of a group receives its share of the group's partials.
 
-    how: add, mul, max, min or or. stages: rounds. dtype: the partials' element type, in which they are added in the tiles' order.
+    how: of `COMBINE`. stages: rounds. dtype: the partials' element type, in which they are added in the tiles' order.
     received: called with tile and bytes.
     """
 

@@ -9,6 +9,7 @@ import numpy as np
 from ..graph import Op, TensorType
 from ..graph.work import Operand, Stepwise, Window
 from ..tiles.plans.plan import OpPlan
+from ..tiles.plans.stepwise import SUMMED
 from .arena import Arena
 from .boxes import Box, Part, Region, parts_of
 
@@ -16,7 +17,7 @@ Array = np.ndarray
 Turns = Generator[Array, Array, tuple[Array, ...]]
 
 
-class Tiles(Protocol):
+class SteppedTiles(Protocol):
     """What of the tiles (tiles.py) the steps use."""
 
     tiles: int
@@ -30,7 +31,8 @@ class Tiles(Protocol):
     def receive(self, tile: int, nbytes: int) -> None: ...
 
 
-def stepwise(tiles: Tiles, op: Op, work: Stepwise, plan: OpPlan, inputs: Sequence[Array | None], results: Sequence[TensorType]) -> tuple[Array, ...]:
+def stepwise(tiles: SteppedTiles, op: Op, work: Stepwise, plan: OpPlan, inputs: Sequence[Array | None],
+             results: Sequence[TensorType]) -> tuple[Array, ...]:
     """The operator's outputs. Tiles whose parts differ in their units only run side by side, product by product (`op.turns`)."""
     outputs = tuple(np.zeros(t.shape, t.numpy) for t in results)
     together: dict[Any, list[tuple[Part, Box]]] = {}
@@ -39,13 +41,22 @@ def stepwise(tiles: Tiles, op: Op, work: Stepwise, plan: OpPlan, inputs: Sequenc
         together.setdefault((box["d"], box["b"]), []).append((part, box))
         tiles.traffic.parts += 1
         tiles.traffic.tiles.add(part.tile)
-    names = f"{op}"
+    summed = plan.notes.get(SUMMED, 1)
     for members in together.values():
         running: list[Turns] = []
-        for part, box in members:
+        shared = (
+            _weights_together(tiles, f"{op}", inputs, work, members, summed, plan)
+            if summed > 1
+            else [{} for _ in members]
+        )
+        for (part, box), weights in zip(members, shared, strict=True):
             tiles.arena.reset()
-            own = [None if a is None or o is None else _brought(tiles, part.tile, a, o, box, f"{names}: input {i}")
-                   for i, (a, o) in enumerate(zip(inputs, work.inputs, strict=False))]
+            own: list[Any] = [
+                None
+                if a is None or o is None
+                else weights.get(i) or _brought(tiles, part.tile, a, o, box, f"{op}: input {i}")
+                for i, (a, o) in enumerate(zip(inputs, work.inputs, strict=False))
+            ]
             running.append(op.turns(box["d"][0], own))                                              # type: ignore[attr-defined]
         units = [box["n"] for _, box in members]
         made_by = _side_by_side(tiles, running, [part.tile for part, _ in members], units, work, plan)
@@ -56,15 +67,85 @@ def stepwise(tiles: Tiles, op: Op, work: Stepwise, plan: OpPlan, inputs: Sequenc
     return tuple(y if kind == y.dtype else y.astype(kind).astype(y.dtype) for y, kind in zip(outputs, rest, strict=True))
 
 
-def _side_by_side(tiles: Tiles, running: list[Turns], at: list[int], units: list[tuple[int, int]], work: Stepwise,
+class Shared:
+    """Weights [rows, units] of one tile's units, of which the tiles that do its products have some columns each:
+    products with them are sums of those tiles', forwards, and have those tiles' columns side by side, backwards."""
+
+    __array_ufunc__ = None                             # so that NumPy leaves the product of an array and these to them
+
+    def __init__(self, pieces: Sequence[Array], columns: Sequence[Array], kind: np.dtype, turned: bool = False) -> None:
+        self.pieces, self.columns, self.kind, self.turned = pieces, columns, kind, turned
+        self.dtype, self.shape = pieces[0].dtype, (*pieces[0].shape[:-1], sum(map(len, columns)))
+
+    def __getitem__(self, which: Any) -> Shared:
+        return Shared([piece[which] for piece in self.pieces], self.columns, self.kind, self.turned)
+
+    @property
+    def T(self) -> Shared:
+        return Shared(self.pieces, self.columns, self.kind, not self.turned)
+
+    def __rmatmul__(self, x: Array) -> Array:
+        if self.turned:
+            parts = [
+                (x[:, at] @ piece.T).astype(self.kind) for piece, at in zip(self.pieces, self.columns, strict=True)
+            ]
+            return np.sum(parts, 0, dtype=self.kind).astype(x.dtype)
+        whole = np.empty((len(x), sum(map(len, self.columns))), x.dtype)
+        for piece, at in zip(self.pieces, self.columns, strict=True):
+            whole[:, at] = x @ piece
+        return whole
+
+
+def _weights_together(
+    tiles: SteppedTiles,
+    name: str,
+    inputs: Sequence[Array | None],
+    work: Stepwise,
+    members: Sequence[tuple[Part, Box]],
+    summed: int,
+    plan: OpPlan,
+) -> list[dict[int, Any]]:
+    """By tile the weights of its units, by number of the input: `summed` neighbours (the last ones may be fewer) have
+    those of all their units, the j-th of K with the columns of every K-th tile's units from the j-th on."""
+    found: list[dict[int, Any]] = [{} for _ in members]
+    units = [np.arange(*box["n"]) for _, box in members]
+    for i, (array, operand) in enumerate(zip(inputs, work.inputs, strict=False)):
+        if array is None or operand is None or "k" not in operand.dims:
+            continue
+        kind = np.dtype(plan.partials) if array.dtype in (np.float16, np.float32) else array.dtype
+        for first in range(0, len(members), summed):
+            group = members[first:first + summed]
+            columns = [np.concatenate(units[j::len(group)]) for j in range(len(group))]
+            box = {**group[0][1], "n": (group[0][1]["n"][0], group[-1][1]["n"][1])}
+            held = []
+            for (part, _), at in zip(group, columns, strict=True):
+                tiles.arena.reset()
+                places = _places(operand, box, array.shape)
+                held.append(
+                    _fetched(
+                        tiles, part.tile, array[np.ix_(*(p.reshape(-1) for p in places[:-1]), at)], f"{name}: input {i}"
+                    )
+                )
+            vectors = held[0].shape[1] // (box["n"][1] - box["n"][0])
+            for k, (_, own) in enumerate(group):
+                rows = (
+                    np.arange(vectors)[:, None] * (box["n"][1] - box["n"][0]) + np.arange(*own["n"]) - box["n"][0]
+                ).reshape(-1)
+                found[first + k][i] = Shared([piece[:, rows] for piece in held], columns, kind)
+    return found
+
+
+def _side_by_side(tiles: SteppedTiles, running: list[Turns], at: list[int], units: list[tuple[int, int]],
+                  work: Stepwise,
                   plan: OpPlan) -> list[tuple[Array, ...]]:
     """Run tiles of the same rows from exchange to exchange."""
     given: list[Array] = [next(turns) for turns in running]
     found: list[tuple[Array, ...]] = []
     while not found:
         came = _summed(given, units, plan) if work.added else [_joined(tiles, given)] * len(given)
+        together = plan.notes.get(SUMMED, 1)
         for tile, mine, (lo, hi) in zip(at, came, units, strict=True):
-            others = (len(at) - 1) * (hi - lo) if work.added else mine.shape[-1] - (hi - lo)
+            others = (len(at) // together - 1) * (hi - lo) if work.added else mine.shape[-1] // together - (hi - lo)
             tiles.receive(tile, others * len(mine) * tiles.carried(mine.dtype).itemsize)
         given = []
         for turns, mine in zip(running, came, strict=True):
@@ -76,7 +157,7 @@ def _side_by_side(tiles: Tiles, running: list[Turns], at: list[int], units: list
     return found
 
 
-def _joined(tiles: Tiles, given: list[Array]) -> Array:
+def _joined(tiles: SteppedTiles, given: list[Array]) -> Array:
     """The states of all units, as they travel."""
     whole = np.concatenate(given, -1)
     kind = tiles.carried(whole.dtype)
@@ -94,9 +175,13 @@ def _summed(given: list[Array], units: list[tuple[int, int]], plan: OpPlan) -> l
         return [total[:, lo:hi].astype(given[0].dtype) for lo, hi in units]
 
 
-def _brought(tiles: Tiles, tile: int, array: Array, operand: Operand, box: Mapping[str, tuple[int, int]], what: str) -> Array:
+def _brought(tiles: SteppedTiles, tile: int, array: Array, operand: Operand, box: Mapping[str, tuple[int, int]],
+             what: str) -> Array:
     """A tile's part of an operand, as it travels; kept while other tiles' arenas are filled."""
-    part = array[_places(operand, box, array.shape)]
+    return _fetched(tiles, tile, array[_places(operand, box, array.shape)], what)
+
+
+def _fetched(tiles: SteppedTiles, tile: int, part: Array, what: str) -> Array:
     return tiles.bring(tile, part, tuple((0, n) for n in part.shape), what).copy()
 
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ..graph import Builder, Graph, Node, Op, TensorType, Value, type_of
-from ..graph.work import Contraction, Gather, Operand, Reduce, Scatter, Stepwise, Work
+from ..graph.work import Contraction, Gather, Operand, Reduce, Scatter, Staged, Stepwise, Work
 from ..kernels.dtypes import BITS
 from ..system.errors import DataError
 from ..tiles.plans.plan import OpPlan
 from . import contraction
 from .arena import Arena
-from .boxes import ROWS, Box, Part, Region, dense, extent, parts_of, region, slices, table_axis
+from .boxes import ROWS, Box, Part, Range, Region, dense, extent, parts_of, region, slices, table_axis
 from .contraction import Slice
 from .reduction import COMBINE, Contribution, Reducer, Sheet, in_type
 from .stepwise import stepwise
@@ -70,13 +70,15 @@ class Tiles:
         results = op.infer(*types)
         work = op.work(types, results)
         assert len(work.outputs) == len(results), f"{op}: work() describes {len(work.outputs)} of {len(results)} outputs"
-        reduced = [a.name for a in work.axes if a.kind == "reduce" and max(plan.splits.get(a.name, 1), plan.serial.get(a.name, 1)) > 1]
-        if reduced and isinstance(work, Reduce) and not work.combine:
+        meet = any(
+            a.kind in ("reduce", "staged") and max(plan.splits.get(a.name, 1), plan.serial.get(a.name, 1)) > 1
+            for a in work.axes
+        )
+        if meet and (work.joined if isinstance(work, Staged) else getattr(work, "combine", "add")) == "":
             return self._partial_results(op, plan, inputs, len(results))
         if isinstance(work, Stepwise):
             return stepwise(self, op, work, plan, inputs, results)
-        job = _Contract(self, op, work, plan, inputs, results) if isinstance(work, Contraction) else _Job(self, op, work, plan, inputs, results)
-        return job.outputs()
+        return _kind(work, meet)(self, op, work, plan, inputs, results).outputs()
 
     def _partial_results(self, op: Op, plan: OpPlan, inputs: Arrays, count: int) -> tuple[Array, ...]:
         """The simpler operators that an operator stands for, each split as this one along the axes it has."""
@@ -142,7 +144,7 @@ class _Job:
         self.types = types_of(self.inputs)
         self._vertices: dict[object, Vertex] = {}
         self._held: dict[int, Region] = {}
-        self.how = work.combine if isinstance(work, Reduce) and work.combine else "or" if isinstance(work, Gather) else "add"
+        self.how = "or" if isinstance(work, Gather) else _how(work)
         self.additive = self.how == "add" and isinstance(work, Contraction | Scatter | Reduce)
 
     def partial(self, dtype: np.dtype) -> np.dtype:
@@ -163,16 +165,32 @@ class _Job:
             self.tiles.traffic.tiles.add(part.tile)
             for k, regions in enumerate(self._part(part)):
                 found[k] += [Contribution(part.tile, where, array) for where, array in regions.items()]
-        sheets = []
-        for t, contributions in zip(self.results, found, strict=True):
-            sheet = Sheet(t.shape, t.numpy)
-            reducer = Reducer(self.tiles.arena, self.how, self.plan.reduce_stages, self.partial(t.numpy), self.tiles.receive)
+        sheets = [Sheet(t.shape, self.held(t.numpy)) for t in self.results]
+        for sheet, contributions in zip(sheets, found, strict=True):
+            reducer = Reducer(
+                self.tiles.arena, self.how, self.plan.reduce_stages, self.partial(sheet.array.dtype), self.tiles.receive
+            )
             if contributions:
                 reducer.assemble(sheet, contributions)
-            made = sheet.finish(0 if self.additive else None)
-            rest = self.tiles.carried(t.numpy)
-            sheets.append(made if rest == made.dtype else made.astype(rest).astype(made.dtype))
-        return tuple(sheets)
+        return self._finished(sheets)
+
+    def held(self, dtype: np.dtype) -> np.dtype:
+        """What a tile has of each element of an output, until all are put together."""
+        return dtype
+
+    def _marked(self, box: Box, blocks: Arrays, computed: list[Array]) -> list[Array]:
+        """What a box gave, as `held` says."""
+        return computed
+
+    def _finished(self, sheets: Sequence[Sheet]) -> tuple[Array, ...]:
+        """The outputs as they rest."""
+        found = [sheet.finish(0 if self.additive else None) for sheet in sheets]
+        found = [a if a.dtype.names is None else np.ascontiguousarray(a["value"]) for a in found]
+        rest = [self.tiles.carried(made.dtype) for made in found]
+        return tuple(
+            made if kind == made.dtype else made.astype(kind).astype(made.dtype)
+            for made, kind in zip(found, rest, strict=True)
+        )
 
     def _part(self, part: Part) -> list[dict[Region, Array]]:
         """What one tile has of each output after all its boxes, in order."""
@@ -188,24 +206,30 @@ class _Job:
         """Bring the slices of one box and compute its outputs."""
         blocks = [self._bring(tile, box, i) for i in range(len(self.inputs))]
         wanted = [region(o, box, t.shape) for o, t in zip(self.work.outputs, self.results, strict=True)]
+        onto = isinstance(self.work, Scatter) and self.work.onto
         if self.op.alias is not None:
             source = blocks[self.op.alias]
             assert source is not None
             computed = [source]
         else:
             op = self.op.part(box, self.types, self.results)
-            hit = self._indexed(box, blocks)
+            self._once(box, blocks)
+            hit = None if onto else self._indexed(box, blocks)
+            if onto:
+                self._onto(box, blocks)
             vertex = self._vertex(op, blocks)
             computed = [self._output(t) for t in vertex.outputs]
             vertex.run(blocks, computed, self.tiles.streams)
             if hit is not None:
                 computed[0].view(BITS[computed[0].itemsize])[~hit] = 0
+            computed = self._marked(box, blocks, computed)
         for k, (y, where) in enumerate(zip(computed, wanted, strict=True)):
-            self._keep(found[k], where, _cropped(y, where))
+            self._keep(found[k], where, _cropped(y, tuple((0, hi - lo) for lo, hi in where) if onto else where))
 
     def _vertex(self, op: Op, blocks: Sequence[Array | None]) -> Vertex:
-        """The operator for blocks of these shapes; an operator that is the whole one is not compared by its attributes."""
-        key = (None if op is self.op else op, tuple(None if b is None else b.shape for b in blocks))
+        """The operator for blocks of these types; an operator that is the whole one is not compared by its
+        attributes."""
+        key = (None if op is self.op else op, tuple(None if b is None else (b.shape, b.dtype) for b in blocks))
         if key not in self._vertices:
             self._vertices[key] = Vertex.of(op, types_of(blocks))
         return self._vertices[key]
@@ -217,15 +241,10 @@ class _Job:
         """
         if ROWS not in box or box[ROWS] == (0, self.work.notes[ROWS]):
             return None
-        (lo, hi), size = box[ROWS], self.work.notes[ROWS]
         values, index = blocks[0], blocks[1]
         assert values is not None
         assert index is not None
-        found = np.where(index < 0, index + size, index)
-        if ((found < 0) | (found >= size)).any():
-            raise DataError(f"{self.name}: an index is outside of the {size} rows of the table.")
-        here = (found >= lo) & (found < hi)
-        index[...] = np.where(here, found - lo, 0)
+        here = self._here(box, index, 0)
         moved, positions = (self.work.outputs if isinstance(self.work, Gather) else self.work.inputs)[0], self.work.inputs[1]
         assert moved is not None
         assert positions is not None
@@ -235,6 +254,51 @@ class _Job:
             return hit
         values[~hit] = 0
         return None
+
+    def _here(self, box: Box, index: Array, away: int) -> Array:
+        """Let indices count from the tile's first row, those of other tiles' rows be `away`; whether each is of this
+        tile's."""
+        (lo, hi), size = box[ROWS], self.work.notes[ROWS]
+        found = np.where(index < 0, index + size, index)
+        if ((found < 0) | (found >= size)).any():
+            raise DataError(f"{self.name}: an index is outside of the {size} rows of the table.")
+        here: Array = (found >= lo) & (found < hi)
+        index[...] = np.where(here, found - lo, away)
+        return here
+
+    def _onto(self, box: Box, blocks: list[Array | None]) -> None:
+        """Where a table that is written is cut into rows, what is of other tiles' rows goes to one more behind the
+        tile's own."""
+        lo, hi = box[ROWS]
+        table, index = blocks[0], blocks[1]
+        assert table is not None
+        assert index is not None
+        if (lo, hi) == (0, self.work.notes[ROWS]):
+            return
+        operand = self.work.inputs[0]
+        assert operand is not None
+        at = operand.dims.index(None)
+        shape = tuple(n + (i == at) for i, n in enumerate(table.shape))
+        grown = self.tiles.arena.take(shape, table.dtype, f"{self.name}: a row for what is not its own")
+        grown[...] = 0
+        grown[tuple(slice(0, n) for n in table.shape)] = table
+        self._here(box, index, hi - lo)
+        blocks[0] = grown
+
+    def _once(self, box: Box, blocks: list[Array | None]) -> None:
+        """Of several parts whose results are combined the first has what each result takes in once; the others have
+        what changes nothing."""
+        taken = self.work.once if isinstance(self.work, Scatter | Staged) else ()
+        if not taken or self.how in ("min", "max") or self._first(box):
+            return
+        for i in taken:
+            block = blocks[i]
+            assert block is not None
+            block[...] = 1 if self.how == "mul" else 0
+
+    def _first(self, box: Box) -> bool:
+        """Whether a box is the first of those whose results meet."""
+        return all(box[a.name][0] == 0 for a in self.work.axes if a.kind in ("reduce", "staged"))
 
     def _output(self, t: TensorType) -> Array:
         """Room for an output in the arena; the array a kernel writes is in the host's type."""
@@ -319,3 +383,130 @@ class _Contract(_Job):
         block[...] = found.get(where, 0)
         return Slice(block, operand, where, shape)
 
+
+class _Put(_Job):
+    """A table under way whose updates are cut, of which the last one for a place counts: beside each element lies the
+    number of the update that wrote it, and of two the one with the larger number is kept."""
+
+    def held(self, dtype: np.dtype) -> np.dtype:
+        return np.dtype([("number", np.int32), ("value", dtype)])
+
+    def _marked(self, box: Box, blocks: Arrays, computed: list[Array]) -> list[Array]:
+        (values,), index, given = computed, blocks[1], self.inputs[1]
+        table, places = self.work.inputs[:2]
+        assert index is not None
+        assert given is not None
+        assert table is not None
+        assert places is not None
+        named = tuple(d is None or d in places.dims for d in table.dims)
+        own = region(places, box, given.shape)
+        numbers = np.arange(1, given.size + 1, dtype=np.int32).reshape(given.shape)[slices(own)]
+        shape = tuple(n for n, is_named in zip(values.shape, named, strict=True) if is_named)
+        before, after = (self.tiles.arena.take(shape, np.dtype(np.int32), f"{self.name}: numbers") for _ in range(2))
+        before[...] = 0 if self._first(box) else -1  # what the table had comes before all updates
+        operands = [before, index, np.ascontiguousarray(numbers)]
+        self._vertex(self.op, operands).run(operands, [after], self.tiles.streams)
+        made = np.empty(values.shape, self.held(values.dtype))
+        made["value"] = values
+        made["number"] = after.reshape([n if is_named else 1 for n, is_named in zip(values.shape, named, strict=True)])
+        return [made]
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What the part of a staged axis that begins at `start` gave: of each output the region and the array."""
+
+    start: int
+    tile: int
+    where: tuple[Region, ...]
+    made: tuple[Array, ...]
+
+
+class _Join(_Job):
+    """An operator with a staged axis under way: parts along it are put together in their order, by the operator
+    itself."""
+
+    def outputs(self) -> tuple[Array, ...]:
+        assert isinstance(self.work, Staged)
+        axis, scans = self.work.staged.name, self.work.joined == "scan"
+        lanes: dict[tuple[Range, ...], list[_Found]] = {}
+        for part in parts_of(self.work, self.plan, self.tiles.tiles):
+            self.tiles.traffic.parts += 1
+            self.tiles.traffic.tiles.add(part.tile)
+            self._held.clear()
+            for box in part.boxes:
+                self.tiles.arena.reset()
+                found: list[dict[Region, Array]] = [{} for _ in self.results]
+                self._box(part.tile, box, found)
+                where, made = zip(*(next(iter(own.items())) for own in found), strict=True)
+                lanes.setdefault(tuple(span for name, span in box.items() if name != axis), []).append(
+                    _Found(box[axis][0], part.tile, where, made)
+                )
+        sheets = [Sheet(t.shape, t.numpy) for t in self.results]
+        for parts in lanes.values():
+            parts.sort(key=lambda part: part.start)
+            for done in self._scanned(parts) if scans else self._selected(parts):
+                for sheet, region_, y in zip(sheets, done.where, done.made, strict=True):
+                    sheet.write(region_, y)
+        return self._finished(sheets)
+
+    def _fetch(self, tile: int, arrays: Sequence[Array], own: bool) -> None:
+        """Room for arrays on a tile, which receives them unless they are its own."""
+        for array in arrays:
+            block = self.tiles.arena.take(
+                array.shape, self.tiles.carried(array.dtype), f"{self.name}: what parts found"
+            )
+            if not own:
+                self.tiles.receive(tile, block.nbytes)
+
+    def _scanned(self, parts: list[_Found]) -> list[_Found]:
+        """Each part with what comes before it: every tile is sent what the others come to."""
+        if len(parts) < 2:
+            return parts
+        assert isinstance(self.work, Staged)
+        axis = self.work.outputs[0].dims.index(self.work.staged.name)
+        for part in parts:
+            self.tiles.arena.reset()
+            self._fetch(part.tile, part.made, True)
+            self._fetch(
+                part.tile,
+                [np.concatenate([np.take(other.made[0], [-1], axis) for other in parts if other is not part], axis)],
+                False,
+            )
+        done = self.op.joined([part.start for part in parts], [part.made for part in parts])
+        return [replace(part, made=made) for part, made in zip(parts, done, strict=True)]
+
+    def _selected(self, parts: list[_Found]) -> list[_Found]:
+        """The best of all parts: of a group on the first of its tiles, round after round."""
+        fan = 2
+        while fan ** max(1, self.plan.reduce_stages) < len(parts):
+            fan += 1
+        while len(parts) > 1:
+            groups = [parts[i:i + fan] for i in range(0, len(parts), fan)]
+            parts = [group[0] if len(group) == 1 else self._best(group) for group in groups]
+        return parts
+
+    def _best(self, group: list[_Found]) -> _Found:
+        first = group[0]
+        self.tiles.arena.reset()
+        for part in group:
+            self._fetch(first.tile, part.made, part is first)
+        made, = self.op.joined([part.start for part in group], [part.made for part in group])
+        return replace(first, start=0, made=made)
+
+
+def _how(work: Work) -> str:
+    """How results of parts that meet are combined."""
+    if isinstance(work, Staged):
+        return work.joined
+    combine = getattr(work, "combine", "") or "add"
+    return "later" if combine == "none" else combine
+
+
+def _kind(work: Work, meet: bool) -> type[_Job]:
+    """What runs a work; meet: of some results several parts have something."""
+    if isinstance(work, Contraction):
+        return _Contract
+    if isinstance(work, Staged) and work.joined in ("scan", "select"):
+        return _Join
+    return _Put if meet and isinstance(work, Scatter) and work.combine == "none" else _Job

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from ..kernels.machine.boards import ROW_WORDS
-from ..kernels.machine.host import GivenUp
+from ..kernels.machine.host import GivenUp, UpdateFailed
 from ..kernels.machine.job import run
 from ..kernels.machine.status import NAN, NOT_FINITE
 from ..kernels.machine.table import Failure, Table
@@ -16,8 +16,8 @@ from ..system.spans import shows_rows
 from . import timeline
 from .failure import anomaly, bad_gradient, failed_leaf, lost, overflow
 from .hosts import HostedRow, Sayings, bound
-from .image import DONE, DUE, LAST, MICRO, STREAMS, UPDATE, Image, Owner, Rows, Span
-from .memory import Memory, lies_in
+from .image import DONE, DUE, LAST, MICRO, STREAMS, UPDATE, Image, Owner, RowTable, Span
+from .memory import EngineMemory, lies_in
 from .ports import Ports
 
 SLICE_NS = 20_000_000
@@ -33,7 +33,9 @@ class Engine:
     """
 
     def __init__(self, image: Image, session: Session, kernels: Sequence[int], seed: int = 0,
-                 watched: bool = False, hosts: Sequence[HostedRow] = (), common: Callable[[int], np.ndarray | None] | None = None) -> None:
+                 watched: bool = False, hosts: Sequence[HostedRow] = (),
+                 common: Callable[[int], np.ndarray | None] | None = None,
+                 failed: Callable[[Sequence[str], bool], list[str]] | None = None) -> None:
         """Args:
             session: has the Image's states, which lie as the Image has them.
             kernels: the addresses of `image.kernels`.
@@ -42,19 +44,22 @@ class Engine:
             hosts: what Python does in it.
             common: of one of several processes: gives bytes that all have in common, or None. A call then ends early
                 where its HOST rows agree to.
+            failed: of one that does its slices of an update only: takes the weights for which it failed here, and
+                whether to tell the others that it has; gives those for which it failed in any.
         """
         assert lies_in(image, session), "the states lie as they did when rows were merged"
         self.image, self.session, self.kernels, self.seed = image, session, kernels, seed
         self._watched = watched
         self.outputs = image.outputs
         self._ports = Ports(image.inputs, image.micro_batches, zip(image.outputs, image.kept, strict=True))
-        self.memory = Memory(image, session, kernels, seed, common)
-        self._together = common is not None
+        self.memory = EngineMemory(image, session, kernels, seed, common)
+        self._together, self._failed = common is not None, failed
         self._stop: Callable[[], bool] | None = None
         self.table = Table.of(self._rows(task) for task in image.tasks)
         self._words, self._names = self.memory.words.data, image.names
         self._sayings = Sayings()
-        self.table.hosts += [bound(row, self._words.__getitem__, self._moment, self._sayings, self._asked) for row in hosts]
+        self.table.hosts += [bound(row, self._words.__getitem__, self._moment, self._sayings, self._asked)
+                             for row in hosts]
         self.completed = self._first_update = 0
         self.repeats = 0
         """How often a loop has run this program in the model's call at hand: random streams count it."""
@@ -75,7 +80,7 @@ class Engine:
         """Somebody has asked the call at hand to end early."""
         return self._stop is not None and self._stop()
 
-    def _rows(self, rows: Rows) -> tuple[np.ndarray, list[Owner | None]]:
+    def _rows(self, rows: RowTable) -> tuple[np.ndarray, list[Owner | None]]:
         """A table's rows and their owners."""
         words = self.memory.words[rows.first:rows.first + ROW_WORDS * rows.count]
         return words.reshape(-1, ROW_WORDS), [None if i < 0 else self.image.owners[i] for i in rows.owners]
@@ -88,7 +93,8 @@ class Engine:
         found = self.call(arrays, scalars=scalars, first_update=first_update, last_update=last_update, stop=stop)
         return {v.name: a for v, a in zip(self.outputs, found, strict=True)}
 
-    def call(self, arrays: Sequence[np.ndarray], *, scalars: Callable[[int], Mapping[str, float]] | None = None, first_update: int = 0,
+    def call(self, arrays: Sequence[np.ndarray], *, scalars: Callable[[int], Mapping[str, float]] | None = None,
+             first_update: int = 0,
              last_update: int | None = None, stop: Callable[[], bool] | None = None) -> list[np.ndarray]:
         """Run a call. `completed` then says how many of its updates are done.
 
@@ -126,7 +132,8 @@ class Engine:
         try:
             whole = self.drive(None if self._together else stop)
         finally:
-            self._sayings.tell()
+            if self.table.hosts:
+                self._sayings.tell()
             if not whole:
                 self._forget()
             self._count(first_update, whole)
@@ -166,6 +173,7 @@ class Engine:
             self.session.micro_batches += done * self.image.per_update
             if done:
                 self.session.version += 1
+                self.session.cleared.clear()
         elif whole and self._writes:
             self.session.version += 1
 
@@ -178,9 +186,13 @@ class Engine:
         """
         seen = timeline.Timeline(self.table) if shows_rows() else None
         try:
-            ended = run(self.table, self.image.workers, slice_ns=timeline.SLICE_NS if seen else SLICE_NS, stop=stop, seen=seen)
+            ended = run(self.table, self.image.workers, slice_ns=timeline.SLICE_NS if seen else SLICE_NS, stop=stop,
+                        seen=seen)
         except GivenUp:
             return False
+        except UpdateFailed as error:
+            self._words[UPDATE] -= error.counted
+            raise self._update_failed(error.written, False) from None
         if isinstance(ended, Failure):
             raise self._failure(ended.status, ended.owner)
         return ended
@@ -192,10 +204,8 @@ class Engine:
         update = self.session.updates + self._words[UPDATE] - self._first_update
         if owner.stage == "gradients":
             return bad_gradient(self._bad_gradients(), update, self._watched)
-        if owner.stage == "check":
-            return overflow(self._refused(), update)
-        if owner.stage == "update":
-            return lost(self._lost(), update)
+        if owner.stage in ("check", "update"):
+            return self._update_failed(owner.stage == "update", True)
         micro = self._words[MICRO] + owner.ahead
         update = self.session.updates + micro // self.image.per_update - self._first_update
         where = f"micro-batch {micro} of the call" + (f" (update {update})" if self.image.training else "")
@@ -204,6 +214,15 @@ class Engine:
             return anomaly(owner.judged, "NaN" if made[NAN] else "an infinity", where, self.image.training)
         self.not_finite = (micro, where) if status == NOT_FINITE else None
         return failed_leaf(status, owner, where, self._watched)
+
+    def _update_failed(self, written: bool, here: bool) -> TrainingError:
+        """The sentence for an update that would leave weights that are not finite, or has left them; `here`: in this
+        process."""
+        update = self.session.updates + self._words[UPDATE] - self._first_update
+        names = self._lost() if written else self._refused()
+        if self._failed is not None:
+            names = self._failed(names, here)
+        return lost(names, update) if written else overflow(names, update)
 
     def gradients(self) -> Iterator[tuple[str, np.ndarray]]:
         """What the last update read of each weight, by name: the live memory."""

@@ -17,8 +17,8 @@ import numpy as np
 from ..kernels.machine.boards import ROW_WORDS
 from ..memory.alignment import aligned, padded
 from ..memory.tensor import Tensor
-from ..state import Declaration
-from .image import SEGMENT_BITS, Image, Judged, Owner, Rows, Segment, Span
+from ..state import StateDeclaration
+from .image import SEGMENT_BITS, Image, Judged, Owner, RowTable, Segment, Span
 
 MAGIC = b"tileflow image 1\n"
 DIGEST = hashlib.sha256
@@ -66,7 +66,7 @@ def _image(content: memoryview) -> Image:
         tasks=_rows(f["tasks"]), checks=_rows(f["checks"]),
         owners=tuple(Owner(**{**o, "judged": o["judged"] and _judged(o["judged"])}) for o in f["owners"]),
         names=f["names"], loops=tuple(f["loops"]), inputs=_tensors(f["inputs"]), outputs=_tensors(f["outputs"]),
-        kept=tuple(f["kept"]), states=tuple(Declaration(**{**s, "shape": tuple(s["shape"])}) for s in f["states"]),
+        kept=tuple(f["kept"]), states=tuple(StateDeclaration(**{**s, "shape": tuple(s["shape"])}) for s in f["states"]),
         layout=tuple((buffer, at) for buffer, at in f["layout"]),
         scalars=f["scalars"], gradients=tuple((_tensors([t])[0], state, at) for t, state, at in f["gradients"]),
         **{name: f[name] for name in SCALARS})
@@ -88,8 +88,8 @@ def _tensors(found: list[Any]) -> tuple[Tensor, ...]:
     return tuple(Tensor(t["name"], t["dtype"], tuple(t["shape"])) for t in found)
 
 
-def _rows(found: list[Any]) -> tuple[Rows, ...]:
-    return tuple(Rows(r["first"], r["count"], tuple(r["owners"])) for r in found)
+def _rows(found: list[Any]) -> tuple[RowTable, ...]:
+    return tuple(RowTable(r["first"], r["count"], tuple(r["owners"])) for r in found)
 
 
 def _judged(found: dict[str, Any]) -> Judged:

@@ -31,8 +31,7 @@ class HostedRow:
 
 class Sayings:
     """What HOST rows say, in the order of micro-batches: a pipeline has several of these under way, and of an update
-    all
-    that they say is there before the next one's."""
+    all that they say is there before the next one's."""
 
     def __init__(self) -> None:
         self._said: list[tuple[int, str]] = []

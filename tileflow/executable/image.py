@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from ..memory.tensor import Tensor
-from ..state import Declaration
+from ..state import StateDeclaration
 
 SEGMENT_BITS = 40
 """Of an address: those of the offset in its segment, whose number stands above them. Number 0 is no segment: what lies
@@ -91,7 +91,7 @@ class Owner:
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowTable:
     """A table among the words: `count` rows from word `first` on, and whose each is (an index of `Image.owners`; -1:
     nobody's)."""
 
@@ -125,15 +125,15 @@ class Image:
     seeds: np.ndarray
     constants: tuple[np.ndarray, ...]
     segments: tuple[Segment, ...]
-    tasks: tuple[Rows, ...]
-    checks: tuple[Rows, ...]
+    tasks: tuple[RowTable, ...]
+    checks: tuple[RowTable, ...]
     owners: tuple[Owner, ...]
     names: dict[str, int]
     loops: tuple[int, ...]
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     kept: tuple[int, ...]
-    states: tuple[Declaration, ...]
+    states: tuple[StateDeclaration, ...]
     layout: tuple[tuple[int, int], ...]
     scalars: dict[str, str]
     gradients: tuple[tuple[Tensor, str, int], ...]

@@ -26,7 +26,7 @@ def lies_in(image: Image, session: Session) -> bool:
     return layout(session, (s.name for s in image.states)) == image.layout
 
 
-class Memory:
+class EngineMemory:
     """What an Engine has of its own (arenas, stashes, statistics that wait, hyper-parameters, words), and where the
     rest is.
 

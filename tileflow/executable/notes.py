@@ -1,5 +1,5 @@
-"""Notes in the cache: what earlier starts have found out, as JSON under keys that say all that it was found from, beside
-the images (`store`) and under the same rules."""
+"""Notes in the cache: what earlier starts have found out, as JSON under keys that say all that it was found from,
+beside the images (`store`) and under the same rules."""
 from __future__ import annotations
 
 import json

@@ -27,7 +27,7 @@ def address(array: np.ndarray) -> int:
 
 
 @dataclass
-class Port:
+class CallPort:
     """One input or output of a call. `held`: the engine's own memory for it, all rows of a call; None where the
     caller's is used."""
 
@@ -37,7 +37,7 @@ class Port:
     held: np.ndarray | None
 
     @classmethod
-    def of(cls, tensor: Tensor, count: int, shape: tuple[int, ...]) -> Port:
+    def of(cls, tensor: Tensor, count: int, shape: tuple[int, ...]) -> CallPort:
         """A port for `count` micro-batches of a tensor; `shape` is that of a whole call's array."""
         nbytes = count * tensor.nbytes
         held = aligned(nbytes)[:nbytes].view(tensor.numpy).reshape(shape) if 0 < nbytes <= HELD else None
@@ -52,8 +52,8 @@ class Ports:
             inputs: what a call brings `micro_batches` times the rows of.
             outputs: each with the micro-batches of which it is kept.
         """
-        self.inputs = [Port.of(v, micro_batches, _rows(v, micro_batches)) for v in inputs]
-        self.outputs = [Port.of(v, count, (count, *v.shape)) for v, count in outputs]
+        self.inputs = [CallPort.of(v, micro_batches, _rows(v, micro_batches)) for v in inputs]
+        self.outputs = [CallPort.of(v, count, (count, *v.shape)) for v, count in outputs]
         self.returned = sum(p.count * p.tensor.nbytes for p in self.outputs)
         """Bytes that a call returns."""
 

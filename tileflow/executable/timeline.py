@@ -29,13 +29,15 @@ class Timeline:
         for task, board in enumerate(boards):
             at = int(board[PC // 8])
             if at != self._at[task]:
-                add_row(_named(_done(self._tasks[task].rows, self._tasks[task].owners, self._at[task], at)), self._since, now, task)
+                add_row(_named(_done(self._tasks[task].rows, self._tasks[task].owners, self._at[task], at)),
+                        self._since, now, task)
                 self._at[task] = at
         self._since = time.perf_counter_ns()                       # what was told takes time that is nobody's
 
 
 def _done(rows: Sequence[Sequence[int]], owners: Sequence[Any], begin: int, end: int) -> list[str]:
-    """What the owners are called, each once, of the leaves from one row to before another; a loop turns back where that lies behind."""
+    """What the owners are called, each once, of the leaves from one row to before another; a loop turns back where that
+    lies behind."""
     names: dict[str, None] = {}
     row, turned = begin, False
     while row != end and row < len(rows):

@@ -12,7 +12,7 @@ from ..system.errors import Interrupted, ReportError
 from ..system.files import REMEDIES, atomic_write_bytes, remedy
 from ..system.version import VERSION
 from . import picture, text
-from .point import FIGURES, Points
+from .point import Points
 
 SCHEMA_VERSION = 1
 TABLE, DATA, PICTURE = "explore.csv", "explore.json", "explore.svg"
@@ -34,11 +34,10 @@ class Exploration(Points):
         best = {id(p) for p in self.front}
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        writer.writerow([*self.axes, "state", *FIGURES, "front", "reason"])
-        for p in self.points:
-            values = ["" if (v := p.values.get(name)) is None else v for name in self.axes]
-            figures = ["" if (v := getattr(p, name)) is None else v for name in FIGURES]
-            writer.writerow([*values, p.state, *figures, int(id(p) in best), p.reason])
+        columns = {name: values for name, values in self.columns().items() if name != "reason"}
+        writer.writerow([*columns, "front", "reason"])
+        for p, *row in zip(self.points, *columns.values(), strict=True):
+            writer.writerow([*("" if v is None else v for v in row), int(id(p) in best), p.reason])
         return out.getvalue()
 
     def to_dict(self) -> dict[str, Any]:

@@ -36,7 +36,10 @@ def values_of(name: str, given: Any) -> list[Any]:
     values = list(given) if isinstance(given, (list, tuple, range, np.ndarray)) else [given]
     if not values:
         raise OptionError(f"{name} has no value; give one, or several to compare.")
-    return [v for i, v in enumerate(values) if v not in values[:i]]
+    try:
+        return list(dict.fromkeys(values))
+    except TypeError:                                                         # tables of constants have no hash
+        return [v for i, v in enumerate(values) if v not in values[:i]]
 
 
 def settings(base: Options, axes: Mapping[str, Any]) -> list[Setting]:

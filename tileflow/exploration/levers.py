@@ -33,12 +33,14 @@ WORTH = 0.01
 IO_TILES = 32
 MOST_DOUBLINGS = 3
 BUDGET = 80_000
-"""Operators that are planned to find what makes a program fit; one that is compiled anew counts twice. What no time is left for is not tried."""
+"""Operators that are planned to find what makes a program fit; one that is compiled anew counts twice. What no time is
+left for is not tried."""
 
 
 def find_levers(tiled: TileProgram, model: Planner) -> list[Lever]:
-    """Levers in order of use: those that make the program fit first, those with the most samples per second for each of their IPUs first; then
-    those that come closest. What saves nothing is left out. Of a program that fits, those that make it faster or smaller and leave it fitting.
+    """Levers in order of use: those that make the program fit first, those with the most samples per second for each of
+    their IPUs first; then those that come closest. What saves nothing is left out. Of a program that fits, those that
+    make it faster or smaller and leave it fitting.
 
     Where none alone makes it fit on the IPUs that it has, levers are pulled together before there are more IPUs.
 
@@ -56,7 +58,8 @@ def find_levers(tiled: TileProgram, model: Planner) -> list[Lever]:
     if not any(lever.fits for lever in tried):
         tried += pulled.together_on_more(tried)
     helpful = [lever for lever in tried if lever.bytes < pulled.bytes]
-    return sorted(helpful, key=lambda lever: (not lever.fits, -lever.samples_per_second / lever.ipus if lever.fits else lever.bytes, lever.name))
+    return sorted(helpful, key=lambda lever: (not lever.fits, -lever.samples_per_second / lever.ipus
+                                              if lever.fits else lever.bytes, lever.name))
 
 
 class _Levers(Search[Lever | None]):
@@ -69,7 +72,8 @@ class _Levers(Search[Lever | None]):
         self.budget = float("inf") if tiled.fits else BUDGET
 
     def attempts(self) -> Iterator[Lever]:
-        """What can be tried of a program that does not fit, on the IPUs that it has; a half of the budget is left for more of them at once."""
+        """What can be tried of a program that does not fit, on the IPUs that it has; a half of the budget is left for
+        more of them at once."""
         self.budget /= 2
         training, staging = self.program.training, self.program.staging
         yield from self.fewer_bits()
@@ -277,8 +281,8 @@ class _Levers(Search[Lever | None]):
             yield last
 
     def together(self, levers: Sequence[Lever]) -> Iterator[Lever]:
-        """All that help, at once; where that fits, without those of them that cost time and are not needed, the dearest first, and the others as mild
-        as they may be."""
+        """All that help, at once; where that fits, without those of them that cost time and are not needed, the dearest
+        first, and the others as mild as they may be."""
         used = sorted(self._here(levers), key=lambda lever: -lever.slower)
         best = next(self._all(used), None) if len(used) > 1 else None
         if best is None:
@@ -289,11 +293,13 @@ class _Levers(Search[Lever | None]):
             if found is not None and found.fits and found.samples_per_second >= best.samples_per_second:
                 best, used = found, fewer
         for i, lever in enumerate(used) if best.fits else ():
-            choices = [_merged([*used[:i], dataclasses.replace(lever, name=name, changes=changes), *used[i + 1:]]) for name, changes in
+            choices = [_merged([*used[:i], dataclasses.replace(lever, name=name, changes=changes), *used[i + 1:]])
+                       for name, changes in
                        self.milder(lever)]
             found = next(self.mildest(choices), best)
             if found.fits and found.samples_per_second > best.samples_per_second:
-                best, used[i] = found, dataclasses.replace(lever, changes={name: found.changes[name] for name in lever.changes})
+                best, used[i] = found, dataclasses.replace(lever, changes={name: found.changes[name]
+                                                                           for name in lever.changes})
         yield best
 
     def milder(self, lever: Lever) -> list[tuple[str, Changes]]:
@@ -312,7 +318,8 @@ class _Levers(Search[Lever | None]):
         here = [lever for lever in self._here(levers) if " and " not in lever.name]
         name, changes = _merged(here)
         if changes:
-            yield from (dataclasses.replace(lever, name=f"{name} and {lever.name}") for lever in self.more_ipus(changes))
+            yield from (dataclasses.replace(lever, name=f"{name} and {lever.name}")
+                        for lever in self.more_ipus(changes))
 
     def _here(self, levers: Sequence[Lever]) -> list[Lever]:
         """Those that help on as many IPUs as the program has."""

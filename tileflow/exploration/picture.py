@@ -9,7 +9,7 @@ from ..report import format as f
 from ..report.svg import BOTTOM, LEFT, RIGHT, TOP, PlotArea, size, text, ticks
 from ..system.text import one_line
 from .point import FAILED, Point, Points
-from .text import TITLES, label, named, varying, word
+from .text import label, named, title, varying, word
 
 WIDTH, HEIGHT, HEAD = 1120, 560, 46
 LEGEND = 250
@@ -178,7 +178,7 @@ def _legend(found: Points, coloured: str | None, shaped: str | None, names: Sequ
     for name, marks in ((coloured, [("circle", c) for c in COLOURS]), (shaped, [(s, "#475569") for s in SHAPES])):
         if name is None:
             continue
-        line(TITLES[name], cls="title")
+        line(title(name), cls="title")
         for i, value in enumerate(found.axes[name][:len(marks)]):
             shape, colour = marks[i]
             line(word(value), f'<g fill="{colour}">{_outline(shape, x + 6, y - 4, 5.5)}</g>')
@@ -187,7 +187,7 @@ def _legend(found: Points, coloured: str | None, shaped: str | None, names: Sequ
         y += 8
     line("filled: fits; hollow: does not", cls="soft")
     line("line: nothing is faster with less", cls="soft")
-    rest = [TITLES[n] for n in names if n not in (coloured, shaped)]
-    for i, title in enumerate(rest):
-        line(f"{'in tooltips: ' if i == 0 else ''}{title}", cls="soft")
+    rest = [title(n) for n in names if n not in (coloured, shaped)]
+    for i, axis in enumerate(rest):
+        line(f"{'in tooltips: ' if i == 0 else ''}{axis}", cls="soft")
     return parts

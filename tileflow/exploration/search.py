@@ -1,5 +1,5 @@
-"""The one search over simulated machines: settings of a model are tried, each compiled and planned once, and what comes of one is a
-point.
+"""The one search over simulated machines: settings of a model are tried, each compiled and planned once, and what comes
+of one is a point.
 
 `tune`, `levers` and `explore` are searches: they differ in which settings they try next, and in when they stop.
 """
@@ -13,8 +13,10 @@ from ..compiler import Compilation
 from ..options.options import Options, declarations
 from ..system.errors import TileflowError
 from ..system.text import one_line
+from ..tiles.system.ipus import counts
 from ..tiles.tiled import Changes, TileProgram
-from .planning import analyzed, bytes_per_ipu
+from .planning import analyzed, any_number, bytes_per_ipu
+from .point import FAILED, FITS, OUT_OF_MEMORY, Point
 
 P = TypeVar("P")
 Progress = Callable[[int, int, str], None]
@@ -60,8 +62,8 @@ class Outcome:
 
     @property
     def reason(self) -> str:
-        """Why it does not fit: which tile needs how much, and what most of it is; or what failed, where a mistake of tileflow's own is
-        called one. Empty where it fits."""
+        """Why it does not fit: which tile needs how much, and what most of it is; or what failed, where a mistake of
+        tileflow's own is called one. Empty where it fits."""
         if self.tiled is None:
             known = isinstance(self.error, TileflowError)
             return str(self.error) if known else f"internal error {one_line(repr(self.error))}: please report it."
@@ -75,8 +77,8 @@ class Outcome:
 
 
 class Planner:
-    """One model with these settings or those. Settings that differ in options of the machine alone share a program; besides the program
-    that was there at the beginning only the last one is held.
+    """One model with these settings or those. Settings that differ in options of the machine alone share a program;
+    besides the program that was there at the beginning only the last one is held.
 
     make: compiles the model. options, compilation: a program that is there already, and the options it was made with.
     """
@@ -97,16 +99,15 @@ class Planner:
 
     def tried(self, options: Options) -> Outcome:
         """What comes of these options. A program that cannot be compiled fails all settings that share it."""
+        program = self.program(options)
+        return Outcome(error=program) if isinstance(program, Exception) else planned(program, options)
+
+    def program(self, options: Options) -> Compilation | Exception:
+        """The model compiled with these options, or why it cannot be."""
         key = program_key(options)
         if key not in self._made:
             self._made = {**self._given, key: self._compiled(options)}
-        program = self._made[key]
-        if isinstance(program, Exception):
-            return Outcome(error=program)
-        try:
-            return Outcome(analyzed(program, options))
-        except Exception as error:
-            return Outcome(error=error)
+        return self._made[key]
 
     def _compiled(self, options: Options) -> Compilation | Exception:
         try:
@@ -115,8 +116,32 @@ class Planner:
             return error
 
 
+def planned(program: Compilation, options: Options) -> Outcome:
+    """What comes of a compiled program with these options of the machine."""
+    try:
+        return Outcome(analyzed(program, options))
+    except Exception as error:
+        return Outcome(error=error)
+
+
+def point_of(outcome: Outcome) -> Point:
+    """The figures of an outcome; whose setting it is, is still to be said."""
+    tiled = outcome.tiled
+    if tiled is None:
+        return Point({}, False, FAILED, outcome.reason)
+    joules = tiled.energy.per_sample or (None, None)
+    return Point({}, tiled.program.training, FITS if tiled.fits else OUT_OF_MEMORY, outcome.reason,
+                 samples_per_second=float(tiled.samples_per_second), bytes=int(tiled.peak[tiled.worst_tile]),
+                 bytes_per_tile=int(tiled.chip.usable_bytes), cycles=int(tiled.cycles_per_update),
+                 cycles_per_sample=tiled.cycles_per_sample, tflops=float(tiled.tflops),
+                 peak_fraction=float(tiled.peak_fraction),
+                 ipus=counts(tiled.ipus, tiled.options.replicas)["all"], joules_least=joules[0], joules_most=joules[1],
+                 samples_per_second_per_mm2=tiled.samples_per_second_per_mm2,
+                 samples_per_second_per_cost=tiled.samples_per_second_per_cost)
+
+
 def program_key(options: Options) -> tuple[Any, ...]:
-    """What the compiled program follows from. A micro-batch that nobody gave may be the model's own; automatic stages keep a bound
-    of the machine's."""
+    """What the compiled program follows from. A micro-batch that nobody gave may be the model's own; automatic stages
+    keep a bound of the machine's."""
     told = tuple(repr(getattr(options, name)) for name, d in declarations().items() if not d.machine_alone)
-    return told, options.given("micro_batch_size"), bytes_per_ipu(options) if options.strategy != "none" else 0
+    return told, options.given("micro_batch_size"), bytes_per_ipu(options) if options.strategy != "none" else 0, any_number(options)

@@ -32,7 +32,8 @@ PLANS = "plans.json"
 class TileCompilation(Compilation):
     """A Program and what the tile machine says about it.
 
-    tiled: plans, schedule, bytes per tile and cycles. report: the same as plain data. folder: where the report was written.
+    tiled: plans, schedule, bytes per tile and cycles. report: the same as plain data. folder: where the report was
+    written.
     """
 
     tiled: TileProgram = field(kw_only=True)
@@ -51,7 +52,8 @@ class TileCompilation(Compilation):
 
     @functools.cached_property
     def error(self) -> OutOfTileMemoryError | None:
-        """What `require_fit` raises because the program does not fit. Levers are looked for where nobody has: as long as many compilations."""
+        """What `require_fit` raises because the program does not fit. Levers are looked for where nobody has: as long
+        as many compilations."""
         if not self.fits:
             self.tiled.levers()
         error = _error(self.tiled)
@@ -68,16 +70,16 @@ class TileCompilation(Compilation):
         return self
 
     def tile_exact(self, seed: int = 0) -> exact.Report:
-        """Run the partition itself on random data: every tile computes its parts from only the bytes brought to it; each operator
-        is compared with the fast path.
+        """Run the partition itself on random data: every tile computes its parts from only the bytes brought to it;
+        each operator is compared with the fast path.
 
         Raises:
             TileMemoryError: a part does not fit a tile.
             OptionError: replicas share out states.
         """
         if self.tiled.shares.elements:
-            raise OptionError("tile_exact runs one replica's program on data of its own, and what replicas share out (optimizer_sharded) is not "
-                              "there as a whole; leave it out.")
+            raise OptionError("tile_exact runs one replica's program on data of its own, and what replicas share out "
+                              "(optimizer_sharded) is not there as a whole; leave it out.")
         check_environment()
         from .. import exact
         return build(lambda: exact.check(self.tiled, seed))          # it makes kernels and runs them in this thread
@@ -87,12 +89,13 @@ class TileCompilation(Compilation):
         return reports.text.render(self.report, every_operator)
 
 
-def compile_tiles(compilation: Compilation, options: Options, *, model: str = "", folder: str | os.PathLike[str] | None = None,
+def compile_tiles(compilation: Compilation, options: Options, *, model: str = "",
+                  folder: str | os.PathLike[str] | None = None,
                   allow_out_of_memory: bool = False, made: Maker, levers: bool = False) -> TileCompilation:
     """Analyse a compiled program on the options' chip and write the report.
 
-    made: compiles the model again, to try what would make it fit, which is done unless the program may be too large. levers: try that in any case,
-    and of a program that fits what would make it faster or smaller.
+    made: compiles the model again, to try what would make it fit, which is done unless the program may be too large.
+    levers: try that in any case, and of a program that fits what would make it faster or smaller.
 
     Raises:
         OutOfTileMemoryError: the program does not fit, unless allowed; the report is written first.
@@ -109,13 +112,14 @@ def _let_find(tiled: TileProgram, compilation: Compilation, options: Options, ma
     tiled.find = lambda tiled: find_levers(tiled, Planner(made, options, compilation))
 
 
-def _finished(compilation: Compilation, tiled: TileProgram, model: str, folder: str | os.PathLike[str] | None, points: Any,
-              allow_out_of_memory: bool) -> TileCompilation:
+def _finished(compilation: Compilation, tiled: TileProgram, model: str, folder: str | os.PathLike[str] | None,
+              points: Any, allow_out_of_memory: bool) -> TileCompilation:
     report = reports.build(tiled, model=model, out_of_memory=_error(tiled), frontier=points, notes=compilation.notes)
     written = None if folder is None else reports.write(report, folder)
     if written is not None:
         write_plans(tiled, written / PLANS)
-    result = TileCompilation(compilation.program, compilation.seconds, compilation.notes, tiled=tiled, report=report, folder=written)
+    result = TileCompilation(compilation.program, compilation.seconds, compilation.notes, tiled=tiled, report=report,
+                             folder=written)
     return result if allow_out_of_memory else result.require_fit()
 
 
@@ -133,7 +137,8 @@ def _error(tiled: TileProgram) -> OutOfTileMemoryError | None:
 
 @dataclass
 class TuneResult:
-    """What `tune_available_memory` found. `options` has the fastest setting that fits; `save` writes it for --options."""
+    """What `tune_available_memory` found. `options` has the fastest setting that fits; `save` writes it for
+    --options."""
 
     options: Options
     points: list[TunePoint]
@@ -141,20 +146,25 @@ class TuneResult:
     compilation: TileCompilation
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the options as a TOML file that `train`, `compile` and `tune` accept; OptionError where it cannot be written."""
+        """Write the options as a TOML file that `train`, `compile` and `tune` accept; OptionError where it cannot be
+        written."""
         chosen = self.options.clone(out=None, resume=False, progress=None)
         chip_name = self.compilation.report["chip"]["name"]
-        chosen.save(path, one_line(f"Found by tileflow tune for {self.compilation.report['model'] or 'a model'} on {chip_name}: "
+        chosen.save(path, one_line(f"Found by tileflow tune for {self.compilation.report['model'] or 'a model'} on "
+                                   f"{chip_name}: "
                           f"{self.best.cycles:,} cycles, worst tile {self.best.bytes:,} bytes."))
 
     def to_text(self) -> str:
-        """Of a program in stages: each IPU's proportion, the bytes on its fullest tile and how long it works; empty on one IPU."""
+        """Of a program in stages: each IPU's proportion, the bytes on its fullest tile and how long it works; empty on
+        one IPU."""
         tiled = self.compilation.tiled
         if len(tiled.ipus) < 2:
             return ""
         shares = {**tiled.options.per_ipu}
-        rows = [(f"IPU{i.number}", f"{shares.get(f'IPU{i.number}', tiled.options.available_memory_proportion):g}", format.count(i.worst),
-                 format.percent(i.worst / tiled.chip.usable_bytes), format.count(i.busy), format.percent(i.busy / max(1, tiled.cycles_per_update)))
+        rows = [(f"IPU{i.number}", f"{shares.get(f'IPU{i.number}', tiled.options.available_memory_proportion):g}",
+                 format.count(i.worst),
+                 format.percent(i.worst / tiled.chip.usable_bytes), format.count(i.busy),
+                 format.percent(i.busy / max(1, tiled.cycles_per_update)))
                 for i in tiled.ipus]
         named = len(tiled.options.per_op)
         more = f"\n  {named} operator{'s' if named > 1 else ''} by name besides" if named else ""
@@ -165,7 +175,8 @@ class TuneResult:
 def tune(compilation: Compilation, options: Options, *, model: str = "", folder: str | os.PathLike[str] | None = None,
          proportions: Sequence[float] = PROPORTIONS, evaluations: int = EVALUATIONS, progress: Progress | None = None,
          made: Maker) -> TuneResult:
-    """Search for the proportions that make a compiled program fastest on the options' chip, and write the report with the frontier.
+    """Search for the proportions that make a compiled program fastest on the options' chip, and write the report with
+    the frontier.
 
     made: compiles the model again, to try what would make it fit where no proportion does.
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from ..report import format as f
 from ..report.text import table
-from .point import FAILED, Point, Points
+from .point import FAILED, WHERE_SAID, Point, Points
 
 ROWS = 200
 """Lines of a table; the files have all points."""
@@ -18,13 +18,18 @@ ONES = {"ipus": "IPU", "replication_factor": "replica"}
 """Axes that count things, and what one of them is called."""
 
 
+def title(name: str) -> str:
+    """What tables call an axis: an option's own word, or a chip's constant in plain words."""
+    return TITLES.get(name, name.replace("_", " "))
+
+
 def word(value: Any) -> str:
     """A value of an axis as tables show it."""
     if value is None:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:g}" if isinstance(value, float) else f.count(value) if isinstance(value, int) else str(value)
 
 
 def label(point: Point, names: list[str]) -> str:
@@ -38,10 +43,10 @@ def named(name: str, value: Any) -> str:
     if name == "training":
         return "training" if value else "inference"
     if isinstance(value, bool):
-        return TITLES[name] if value else f"no {TITLES[name]}"
+        return title(name) if value else f"no {title(name)}"
     if name in ONES:
-        return f"{value} {ONES[name] if value == 1 else TITLES[name]}"
-    return word(value) if name == "machine" else f"{TITLES[name]} {word(value)}"
+        return f"{value} {ONES[name] if value == 1 else title(name)}"
+    return word(value) if name == "machine" else f"{title(name)} {word(value)}"
 
 
 def varying(found: Points) -> list[str]:
@@ -63,8 +68,12 @@ def _table(found: Points, names: list[str]) -> str:
     best = {id(p) for p in found.front}
     tried = [p for p in found.points if p.state != FAILED]
     shown = tried[:ROWS]
-    rows = [[_mark(p, id(p) in best), *(word(p.values.get(name)) for name in names), *_figures(p)] for p in shown]
-    header = ["", *(TITLES[name] for name in names), "samples/s", "cycles per sample", "worst tile", "of tile", "TFLOP/s", "of peak"]
+    said = [name for name in WHERE_SAID if name in found.figures]
+    rows = [[_mark(p, id(p) in best), *(word(p.values.get(name)) for name in names), *_figures(p),
+             *("-" if (rate := getattr(p, name)) is None else f"{rate:.4g}" for name in said)] for p in shown]
+    header = ["", *(title(name) for name in names), "samples/s", "cycles per sample", "worst tile", "of tile",
+              "TFLOP/s", "of peak",
+              *(name.replace("samples_per_second_per_", "samples/s per ").replace("mm2", "mm²") for name in said)]
     more = f"\n  and {len(tried) - ROWS:,} points more in the files" if len(tried) > ROWS else ""
     marks = {row[0] for row in rows}
     legend = "; ".join(text for mark, text in (("*", "* nothing that fits is faster with less memory"), ("!", "! out of tile memory"))

@@ -87,8 +87,8 @@ def opened(path: str) -> Iterator[Any]:
             image = pillow.Image.open(file, formats=FORMATS)
             width, height = image.size
             if not 0 < width * height <= MOST_PIXELS:
-                raise ValueError(f"it claims {width:,} x {height:,} pixels, and {MOST_PIXELS:,} are taken at most; make "
-                                 "it smaller, or leave it out")
+                raise ValueError(f"it claims {width:,} x {height:,} pixels, and {MOST_PIXELS:,} are taken at most; "
+                                 "make it smaller, or leave it out")
             if image.mode.startswith(("I", "F")):
                 raise ValueError(f"its pixels are no bytes (Pillow's mode {image.mode}); write it with 8 bits for each "
                                  "channel")

@@ -204,7 +204,7 @@ class Chosen:
         self.source.keep(self.rows[rows], batch)
 
 
-class Stream:
+class RowStream:
     """Rows one after the other, an epoch after another."""
 
     def __init__(self, data: Any, make: Collate = collate) -> None:

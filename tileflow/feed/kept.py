@@ -10,7 +10,7 @@ import numpy as np
 from .items import Batch, Items, part
 
 
-class Kept(Items):
+class KeptRows(Items):
     """Rows that are tuples of arrays of one shape each, and the same whenever they are read.
 
     The first rows by their number that fit into `room` bytes are kept, in memory that is mapped and taken page by page

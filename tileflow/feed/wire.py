@@ -1,4 +1,5 @@
-"""What goes between a data loader and its worker processes: pickled messages with the memory of their arrays beside them.
+"""What goes between this process and those that it starts (a data loader's workers): pickled messages with the memory
+of their arrays beside them.
 
 The only place where anything is pickled, and nothing pickled comes from outside: both ends of the socket pair are processes that this one started.
 """

@@ -176,8 +176,8 @@ def _pickled(reader: Any, initialize: Any, name: str) -> bytes:
         return wire.packed((reader, initialize))
     except Exception as error:                                       # whatever __reduce__ or __getstate__ of somebody's own raises
         raise DataError(f"Data {name} cannot be sent to worker processes ({type(error).__name__}: {error}); define classes and functions at the top "
-                        "level of a module, open files in worker_init_fn or at the first row, or leave num_workers at 0."
-                        f"{see('data-loading#worker-processes')}") from None
+                        "level of a module, open files in worker_init_fn or at the first row, or leave num_workers at "
+                        f"0.{see('data-loading#worker-processes')}") from None
 
 
 def _end(processes: Sequence[Any], connections: Sequence[Connection]) -> None:

@@ -17,6 +17,8 @@ SHOWN = 300
 """Characters of a name in listings and messages."""
 WRITTEN = "written"
 """The role of a buffer that the model's own operators write, other than running statistics."""
+PARTIAL = "partial"
+"""The role of an accumulator that each replica has for itself, of its own micro-batches in an update."""
 Role = Literal["forward", "backward", "update", "recompute"]
 
 
@@ -124,7 +126,8 @@ class State:
     owner: str = ""
     """Whose it is: the name of a parameter, or "optimizer" for what all share. Empty: its own."""
     role: str = ""
-    """What it is to its owner: a moment's or a hyper-parameter's name. WRITTEN: a buffer that the model's own operators write."""
+    """What it is to its owner: a moment's or a hyper-parameter's name. WRITTEN: a buffer that the model's own operators
+    write. PARTIAL: an accumulator that each replica has for itself, of its own micro-batches."""
     fill: float = 0.0
     """What memory without an initial array starts with. (Accumulators are zero when an update begins, whatever this says.)"""
     start: str = ""

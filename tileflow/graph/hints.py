@@ -35,7 +35,8 @@ class Casting:
     """What is asked of automatic casts; None: nothing.
 
     enabled: whether operators are cast at all. low: the type of those in 16 bits.
-    policy: a `tileflow.precision.policy.Policy`. rule: the set of a policy that all operators are in, whatever they are.
+    policy: a `tileflow.precision.policy.Policy`. rule: the set of a policy that all operators are in, whatever they
+    are.
     """
 
     enabled: bool | None = None

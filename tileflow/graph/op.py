@@ -66,8 +66,8 @@ class Op:
     no_gradient: ClassVar[str] = ""
     """Why some float input has no gradient, as a user is told it; empty where all have one."""
     code: ClassVar[Callable[[], str | None] | None] = None
-    """Of an operator of a user's: gives a digest of its code as it is now; None: nothing may be kept that was made of it.
-    Ours have sources."""
+    """Of an operator of a user's: gives a digest of its code as it is now; None: nothing may be kept that was made of
+    it. Ours have sources."""
     replaces: ClassVar[bool] = False
     """Of an operator of a user's: it takes the place of one that tileflow takes apart itself."""
     stops_gradient: ClassVar[bool] = False
@@ -150,6 +150,15 @@ class Op:
         Returns self unless an attribute holds a size or a place.
         """
         return self
+
+    def joined(self, starts: Sequence[int], made: Sequence[tuple[np.ndarray, ...]]) -> list[tuple[np.ndarray, ...]]:
+        """The outputs, put together from those that parts of a staged axis gave, in order (`graph.work.Staged`): one
+        tuple where outputs lack the axis, else what becomes of each part.
+
+        Args:
+            starts: where each part begins along the axis.
+        """
+        raise NotImplementedError
 
     def partials(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
         """The same outputs from simpler operators, as nodes through `b` that keep the rank of input 0 and the order of its axes.

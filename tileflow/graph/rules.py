@@ -45,6 +45,16 @@ def found(function: Rule) -> Rule:
     return function
 
 
+FOLDED: list[Rule] = []
+"""Likewise rules that ask which types automatic casts have chosen, and what constants amount to."""
+
+
+def folded(function: Rule) -> Rule:
+    """Decorator: register such a rule."""
+    FOLDED.append(function)
+    return function
+
+
 def node_of(op: Op, inputs: Sequence[Value | None], origin: Origin, outputs: Sequence[Value | None] = ()) -> Node:
     """A node that makes the given values (None or missing: new ones)."""
     types = op.infer(*[None if v is None else v.type for v in inputs])

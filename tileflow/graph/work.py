@@ -16,7 +16,8 @@ class Axis:
     """One axis of the index space.
 
     kind: "parallel" (the parts of a split write disjoint outputs, and add up in an output that does not have the axis),
-        "reduce" (the parts give partials), "whole" (never split).
+        "reduce" (the parts give partials), "staged" (what the parts give is put together: `Staged`), "whole" (never
+        split).
     """
 
     name: str
@@ -117,6 +118,25 @@ class Map(Work):
 
 
 @dataclass(frozen=True)
+class Staged(Map):
+    """A Map with a "staged" axis: its parts are computed by themselves, then what they found is put together.
+
+    joined: how. "select": outputs lack the axis, and have the best of what the parts have; "scan": outputs have it, and
+        each part takes in what all parts before it come to (`Op.joined` does both); "add", "fmin", "fmax": outputs lack
+        it, and add up, or are the least or largest that is a number; "": `Op.partials` says which simpler operators
+        tiles run where it is cut.
+    once: inputs that only the first part has as they are, and the others as zeros.
+    """
+
+    joined: str = "add"
+    once: tuple[int, ...] = ()
+
+    @property
+    def staged(self) -> Axis:
+        return next(a for a in self.axes if a.kind == "staged")
+
+
+@dataclass(frozen=True)
 class Reduce(Work):
     """Sums, means, maxima, normalisations: reduce axes without products of two tensors.
 
@@ -135,7 +155,20 @@ class Gather(Work):
 
 @dataclass(frozen=True)
 class Scatter(Work):
-    """Rows of input 0 added by the index in input 1 to a table of zeros; "rows" as for Gather."""
+    """Rows of input 0 added by the index in input 1 to a table of zeros; "rows" as for Gather.
+
+    onto: the table is input 0, and the rows are input 2. combine: what becomes of a place for which several rows come:
+    "add", "mul", "min", "max", or "none", where the last one counts.
+    """
+
+    combine: str = "add"
+    onto: bool = False
+
+    @property
+    def once(self) -> tuple[int, ...]:
+        """Inputs that, of several parts of one result, one takes in as they are, and the others as what changes nothing
+        (as `Staged.once`)."""
+        return (0,) if self.onto else ()
 
 
 @dataclass(frozen=True)
@@ -167,7 +200,7 @@ class Stepwise(Work):
 def sized(work: Work, inputs: Sequence[tuple[int, ...] | None], outputs: Sequence[tuple[int, ...]]) -> Work:
     """The work of operands of these shapes, each knowing how many elements its None dimensions have: every part of the work needs, or writes, them
     all. Lookups name theirs (`Gather`); in contractions they have one."""
-    if not isinstance(work, (Map, Reduce)):
+    if not isinstance(work, (Map, Reduce)):          # those of tables are rows
         return work
 
     def filled(operand: Operand | None, shape: tuple[int, ...] | None) -> Operand | None:

@@ -2,4 +2,5 @@
 per family. Importing this package fills `form`'s questions with their answers, and `rewrite`'s rules."""
 from . import attention, channels_last, coarse, conv, dequantized, integer, moves, norm, pool, products, recurrent, squares
 
-__all__ = ["attention", "channels_last", "coarse", "conv", "dequantized", "integer", "moves", "norm", "pool", "products", "recurrent", "squares"]
+__all__ = ["attention", "channels_last", "coarse", "conv", "dequantized", "integer", "moves", "norm", "pool",
+           "products", "recurrent", "squares"]

@@ -1,4 +1,5 @@
-"""Forms over channels-last tensors [N, *spatial, C]: how their axes lie, and those of operators to which the order of the axes does not matter."""
+"""Forms over channels-last tensors [N, *spatial, C]: how their axes lie, and those of operators to which the order of
+the axes does not matter."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -45,7 +46,8 @@ def _(op: Reduction, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> 
     left = [axis_channels_last(i, rank) for i in range(rank) if i not in axes]
     if rank < 3 or not axes or (not op.keepdims and left != sorted(left)):
         return None
-    return ChannelsLast(replace(op, axes=tuple(axis_channels_last(i, rank) for i in axes)), (True,), (bool(op.keepdims),))
+    return ChannelsLast(replace(op, axes=tuple(axis_channels_last(i, rank) for i in axes)), (True,),
+                        (bool(op.keepdims),))
 
 
 @channels_last.register(Concat)
@@ -53,7 +55,8 @@ def _(op: Concat, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Cha
     rank = outputs[0].rank
     if rank < 3:
         return None
-    return ChannelsLast(Concat(axis=axis_channels_last(normal_axis(op.axis, rank), rank)), (True,) * len(inputs), (True,))
+    return ChannelsLast(Concat(axis=axis_channels_last(normal_axis(op.axis, rank), rank)), (True,) * len(inputs),
+                        (True,))
 
 
 @channels_last.register(Split)
@@ -61,13 +64,15 @@ def _(op: Split, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Chan
     rank = present(inputs[0]).rank
     if rank < 3:
         return None
-    return ChannelsLast(Split(axis=axis_channels_last(normal_axis(op.axis, rank), rank), sizes=op.sizes), (True,), (True,) * len(outputs))
+    return ChannelsLast(Split(axis=axis_channels_last(normal_axis(op.axis, rank), rank), sizes=op.sizes), (True,),
+                        (True,) * len(outputs))
 
 
 @channels_last.register(Expand)
 def _(op: Expand, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> ChannelsLast | None:
     y = outputs[0]
-    return ChannelsLast(Expand(shape=to_channels_last(y.shape)), (present(inputs[0]).size != 1,), (True,)) if y.rank >= 3 else None
+    return ChannelsLast(Expand(shape=to_channels_last(y.shape)), (present(inputs[0]).size != 1,),
+                        (True,)) if y.rank >= 3 else None
 
 
 @axis_order.register(Transpose)

@@ -1,4 +1,5 @@
-"""Convolution and its gradients: over planar or channels-last images, with weights in panels, finished and pooled in cache."""
+"""Convolution and its gradients: over planar or channels-last images, with weights in panels, finished and pooled in
+cache."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -53,7 +54,8 @@ def _(op: Conv, form: HostForm) -> Blockwise | None:
 
 @blockwise.register(ConvInputGrad)
 def _(op: ConvInputGrad, form: HostForm) -> Blockwise | None:
-    """Over planar images; channels-last ones are made in a piece for each phase of the strides, as no epilogue expects."""
+    """Over planar images; channels-last ones are made in a piece for each phase of the strides, as no epilogue
+    expects."""
     return None if form.turned else Blockwise(1)
 
 

@@ -7,7 +7,7 @@ What passes chose for an operator is one record, a `HostForm`, which `Hosted` (`
 """
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import singledispatch
 
@@ -93,8 +93,9 @@ def expands_first(op: Op) -> bool:
 class Packed:
     """Input `index`, of type `plain`, laid out once while it does not change.
 
-    `calls` read it as In(0) and write Out(0) of `type`. The kernel takes the laid-out array in its place and, if it `keeps` it, the
-    input itself as one more. Inputs whose `type` and `calls` are equal share one copy.
+    `calls` read it as In(0) and write Out(0) of `type`. The kernel takes the laid-out array in its place and, if it
+    `keeps` it, the input itself as one more. Inputs whose `type` and `calls` are equal share one copy. `turned` makes
+    the calls that lay out the same of the input with its two axes exchanged, where there are such.
     """
 
     index: int
@@ -102,11 +103,13 @@ class Packed:
     type: TensorType
     calls: tuple[Call, ...]
     keeps: bool = False
+    turned: Callable[[], tuple[Call, ...] | None] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
 class Pooled:
-    """What reads the operator's only result, planes [h, w], in place of memory: `reader`, which a kernel does by `how`."""
+    """What reads the operator's only result, planes [h, w], in place of memory: `reader`, which a kernel does by
+    `how`."""
 
     reader: Op
     how: Pooling
@@ -116,11 +119,11 @@ class Pooled:
 class HostForm:
     """What the host adds to an operator, from the inside to the outside; by default nothing. Passes replace fields.
 
-    turned_inputs, turned_outputs: which operands and results are channels-last [N, *spatial, C]; beyond the end none is.
-    narrow_inputs, narrow_outputs: by index, the 16-bit types in which memory holds what is float32 to the operator.
-    packed: an operand that is laid out already.
-    epilogue: elementwise work on finished blocks; its operands are inputs after the operator's own (and what is packed and kept).
-    pooled: pooling of finished planes; an epilogue of what it makes is `Pooling.then`.
+    turned_inputs, turned_outputs: which operands and results are channels-last [N, *spatial, C]; beyond the end none
+    is. narrow_inputs, narrow_outputs: by index, the 16-bit types in which memory holds what is float32 to the operator.
+    packed: an operand that is laid out already. epilogue: elementwise work on finished blocks; its operands are inputs
+    after the operator's own (and what is packed and kept). pooled: pooling of finished planes; an epilogue of what it
+    makes is `Pooling.then`.
     """
 
     turned_inputs: tuple[bool, ...] = ()
@@ -160,17 +163,19 @@ ALONE = HostForm()
 def calls(op: Op, form: HostForm, inputs: Types, outputs: Outputs, cpu: Cpu) -> list[Call]:
     """The kernel of an operator in a form that says more than which memory is 16-bit (of that no kernel knows).
 
-    `inputs` and `outputs` are the operator's own types: logical order, as wide as it takes them, plain weights, no epilogue.
+    `inputs` and `outputs` are the operator's own types: logical order, as wide as it takes them, plain weights, no
+    epilogue.
     """
     raise NotImplementedError(f"{op} has no form but its own")
 
 
 @singledispatch
 def packed(op: Op, form: HostForm, inputs: Types, outputs: Outputs, cpu: Cpu) -> Packed | None:
-    """How an input is laid out once for many runs, should it be a weight or a constant; None: the kernel reads it as it is.
+    """How an input is laid out once for many runs, should it be a weight or a constant; None: the kernel reads it as it
+    is.
 
-    The types are the operator's own. Results are those of `kernel`, up to the order of sums where that reads the plain input
-    in another way.
+    The types are the operator's own. Results are those of `kernel`, up to the order of sums where that reads the plain
+    input in another way.
     """
     return None
 
@@ -195,14 +200,15 @@ def blockwise(op: Op, form: HostForm) -> Blockwise | None:
 
 @singledispatch
 def pools(op: Op, form: HostForm, inputs: Types, outputs: Outputs, cpu: Cpu) -> bool:
-    """Output 0, the only one, is made in whole planes that may be pooled in cache, and that pays. The types are its own."""
+    """Output 0, the only one, is made in whole planes that may be pooled in cache, and that pays. The types are its
+    own."""
     return False
 
 
 @singledispatch
 def pooling(op: Op, inputs: Types, outputs: Outputs) -> Pooling | None:
-    """For operators that read their only input [n, c, h, w] plane by plane: how a kernel does the same to its finished planes; None:
-    there is no such form."""
+    """For operators that read their only input [n, c, h, w] plane by plane: how a kernel does the same to its finished
+    planes; None: there is no such form."""
     return None
 
 
@@ -223,9 +229,11 @@ class Record:
 
 @singledispatch
 def recorded(op: Op, index: int, maker: Op, inputs: Types) -> Record | None:
-    """How to do without input `index`, which this operator reads to find out again what `maker`, whose input 0 is the same value, knew.
+    """How to do without input `index`, which this operator reads to find out again what `maker`, whose input 0 is the
+    same value, knew.
 
-    Maker writes it down, and this operator reads that record instead. `inputs` are this operator's types. None: there is no such form.
+    Maker writes it down, and this operator reads that record instead. `inputs` are this operator's types. None: there
+    is no such form.
     """
     return None
 

@@ -1,7 +1,8 @@
-"""An operator with what the host adds to it: one class, whatever that is, which derives all that it answers from the record.
+"""An operator with what the host adds to it: one class, whatever that is, which derives all that it answers from the
+record.
 
-From the inside to the outside: the operator, over channels-last tensors, in 16-bit memory, with an operand laid out, with an
-epilogue, with its planes pooled, with an epilogue of these.
+From the inside to the outside: the operator, over channels-last tensors, in 16-bit memory, with an operand laid out,
+with an epilogue, with its planes pooled, with an epilogue of these.
 """
 from __future__ import annotations
 
@@ -27,8 +28,9 @@ from .form import ALONE, Blockwise, ChannelsLast, HostForm, HostOp, Packed, elem
 class Hosted(HostOp):
     """The operator `op` in the `form` that passes chose for it. Made after the fork of the street.
 
-    Inputs: the operator's own, then the packed one as it was if the kernel keeps it, then the operands of epilogues. Outputs: the
-    operator's own (the reader's, where it is pooled); an epilogue's first expression replaces the first, its others follow the last.
+    Inputs: the operator's own, then the packed one as it was if the kernel keeps it, then the operands of epilogues.
+    Outputs: the operator's own (the reader's, where it is pooled); an epilogue's first expression replaces the first,
+    its others follow the last.
     """
 
     op: Op
@@ -60,7 +62,8 @@ class Hosted(HostOp):
         assert form.packed is None, "it reads what only the kernels lay out"
         made = self.op.reference(*[None if a is None else _own_array(a, i, form) for i, a in enumerate(own)], **streams)
         held = _computed(form.epilogue, tuple(_held_array(a, i, form) for i, a in enumerate(made)), inputs)
-        return held if form.pooled is None else _computed(form.pooled.how.then, form.pooled.reader.reference(*held), inputs)
+        return held if form.pooled is None else _computed(form.pooled.how.then, form.pooled.reader.reference(*held),
+                                                          inputs)
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         form, own = self.form, self._own(inputs)
@@ -150,7 +153,8 @@ def over_channels_last(op: Op, inputs: Sequence[bool], outputs: Sequence[bool], 
 
 
 def over_narrow(calls: Sequence[Call], inputs: Mapping[int, str], outputs: Mapping[int, str]) -> list[Call] | None:
-    """Calls of float32 kernels over inputs and outputs in 16-bit memory, each by its index; None: they have no such form."""
+    """Calls of float32 kernels over inputs and outputs in 16-bit memory, each by its index; None: they have no such
+    form."""
     return streamed(calls, *({i: CODES[dtype] for i, dtype in side.items()} for side in (inputs, outputs)))
 
 

@@ -70,7 +70,8 @@ class ByteConv(HostOp):
     def problem(self, x: TensorType, w: TensorType) -> conv.ByteConvProblem:
         """The sizes."""
         win = self.op.windows(x.shape, w.shape)
-        axes = [conv.ByteConvAxis(*of) for of in zip(win.size, win.out, win.kernel, win.strides, win.dilations, win.begin, strict=True)]
+        axes = [conv.ByteConvAxis(*of)
+                for of in zip(win.size, win.out, win.kernel, win.strides, win.dilations, win.begin, strict=True)]
         rows, columns = [conv.ByteConvAxis(1, 1, 1)] * (2 - len(axes)) + axes
         return conv.ByteConvProblem(x.shape[0], self.op.group, w.shape[1], w.shape[0] // self.op.group, rows, columns)
 

@@ -27,7 +27,8 @@ def _(op: Repeat | RepeatGrad, inputs: Types, outputs: Sequence[TensorType], cpu
 @channels_last.register(Interpolate)
 def _(op: Interpolate, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> ChannelsLast | None:
     rank = outputs[0].rank
-    return ChannelsLast(replace(op, axis=axis_channels_last(op.axis, rank)), (True, *[False] * 6), (True,)) if rank >= 3 else None
+    return ChannelsLast(replace(op, axis=axis_channels_last(op.axis, rank)), (True, *[False] * 6),
+                        (True,)) if rank >= 3 else None
 
 
 @channels_last.register(Gather)
@@ -44,7 +45,8 @@ def _(op: Pad, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Channe
     rank = outputs[0].rank
     if rank < 3:
         return None
-    return ChannelsLast(replace(op, pads=to_channels_last(op.pads[:rank]) + to_channels_last(op.pads[rank:])), (True,), (True,))
+    return ChannelsLast(replace(op, pads=to_channels_last(op.pads[:rank]) + to_channels_last(op.pads[rank:])), (True,),
+                        (True,))
 
 
 @channels_last.register(Slice)

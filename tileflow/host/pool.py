@@ -126,8 +126,8 @@ def _(op: MaxPool, inputs: Types, outputs: Sequence[TensorType]) -> Pooling | No
 # ---- channels last
 
 def _form(op: Windowed, image: TensorType, gain: float, operands: int = 1, results: int = 1) -> ChannelsLast | None:
-    """The form over one or two spatial axes where a winner's number fits a byte, and every element knows its windows; all operands
-    and results are channels-last. `gain` is nanoseconds saved per byte of the image."""
+    """The form over one or two spatial axes where a winner's number fits a byte, and every element knows its windows;
+    all operands and results are channels-last. `gain` is nanoseconds saved per byte of the image."""
     p = pool_of(op.windows(image.shape))
     if p.kh * p.kw >= kernels.NOBODY or not p.dh == p.dw == 1 or image.code not in KERNELS:
         return None

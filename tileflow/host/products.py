@@ -1,16 +1,20 @@
-"""Matrix products: epilogues on their blocks, and B laid out in panels."""
+"""Matrix products: epilogues on their blocks, B laid out in panels, and results that are turned afterwards."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from ..graph.graph import Node
+from ..graph.index import Index
 from ..graph.op import Types
 from ..kernels.gemm import panels
 from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call
 from ..memory.types import TensorType, dtype_of
 from ..ops.matmul import Gemm, Product
-from ..ops.shape import present
+from ..ops.shape import Transpose, present
 from .form import Blockwise, HostForm, Packed, blockwise, calls, packed
+from .rewrite import Replacement, node_of, rule
 
 
 @blockwise.register(Product)
@@ -24,8 +28,17 @@ def _(op: Product | Gemm, form: HostForm) -> Blockwise | None:
 def _(op: Product | Gemm, form: HostForm, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> Packed | None:
     """B. Serialized products keep their bounded memory: they have no such form."""
     b = present(inputs[1])
-    laid = None if op.pieces() else panels(b.code, op.problem(present(inputs[0]), b))
-    return None if laid is None else Packed(1, b, TensorType(dtype_of(laid.dtype), (laid.elements,)), laid.calls)
+    problem = op.problem(present(inputs[0]), b)
+    laid = None if op.pieces() else panels(b.code, problem)
+    if laid is None:
+        return None
+
+    def turned() -> tuple[Call, ...] | None:
+        other = panels(b.code, replace(problem, trans_b=not problem.trans_b))
+        return other.calls if other is not None and (other.elements,
+                                                     other.dtype) == (laid.elements, laid.dtype) else None
+    return Packed(1, b, TensorType(dtype_of(laid.dtype), (laid.elements,)), laid.calls,
+                  turned=turned if b.rank == 2 else None)
 
 
 @calls.register(Product)
@@ -33,3 +46,18 @@ def _(op: Product | Gemm, form: HostForm, inputs: Types, outputs: Sequence[Tenso
 def _(op: Product | Gemm, form: HostForm, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
     problem = op.problem(present(inputs[0]), present(inputs[1]))
     return op.calls(problem, form.laid(inputs), outputs, form.packed is not None, form.epilogue)
+
+
+@rule
+def turned_product(index: Index, node: Node) -> Replacement | None:
+    """(A B)^T of matrices is B^T A^T: what alone reads a product and turns it goes, as that of a weight's gradient
+    where a file turns the weight."""
+    if not isinstance(node.op, Transpose) or node.outputs[0].type.rank != 2 or node.op.order(2) != (1, 0):
+        return None
+    product = index.maker(node.operands[0])
+    if product is None or type(product.op) is not Gemm or len(product.operands) != 2 or index.only_reader(product.outputs[0]) is not node:
+        return None
+    op, (a, b) = product.op, product.operands
+    made = Gemm(alpha=op.alpha, transA=1 - op.transB, transB=1 - op.transA)
+    return Replacement(frozenset([product, node]),
+                       ((node, (node_of(made, [b, a], product.origin.merged(node.origin), node.outputs),)),))

@@ -8,30 +8,37 @@ from typing import Any
 import torch
 
 from ..poptorch import identity_loss
+from ..system.errors import UnsupportedError
 
 LOSS = "loss"
 LOGS = ("log", "log_dict")
 
 
 class Step(torch.nn.Module):
-    """Calls one step of a LightningModule with a batch, of which it is told neither the number nor the loader's.
+    """Calls one step of a LightningModule with a batch, and `more`: 0 in place of its number, and the loader's, as far
+    as it takes them.
 
     Returns: a table of the outputs (outputs; of training loss as well) and of what was logged, by name (logged).
     """
 
-    def __init__(self, module: Any, name: str) -> None:
+    def __init__(self, module: Any, name: str, more: tuple[Any, ...] = ()) -> None:
         super().__init__()
-        self.module, self.name, self.training = module, name, module.training
+        self.module, self.name, self.more, self.training = module, name, more, module.training
         self.asked: dict[str, dict[str, Any]] = {}
         """The arguments of `self.log` by the names that it was told."""
 
     def forward(self, batch: Any) -> dict[str, Any]:
         step: Callable[..., Any] = getattr(self.module, self.name)
         with self._collected() as logged:
-            found = step(batch, 0)
+            found = step(batch, *self.more)
         given: dict[str, Any] = {}
         if self.name == "training_step":
-            loss = found[LOSS] if isinstance(found, Mapping) else found
+            loss = found.get(LOSS) if isinstance(found, Mapping) else found
+            if not isinstance(loss, torch.Tensor):
+                raise UnsupportedError(
+                    f"training_step() must return its loss, a tensor or a dict with one under {LOSS!r}, not "
+                    f"{type(loss).__name__}: the step is compiled once, and no batch can be left out by returning none."
+                )
             given[LOSS] = identity_loss(loss, reduction="none")
             found = {n: x for n, x in found.items() if n != LOSS} if isinstance(found, Mapping) else None
         if found is not None:

@@ -2,16 +2,16 @@
 from .base import LABELS, Build, FunctionLoss, Loss, RowLosses
 from .choose import AS_CHOSEN, ChosenLoss, choose, without_labels
 from .classes import ClassLoss
-from .head import Head, head_of
+from .head import Ending, Head, Output, ending_of, head_of
 from .named import LOSSES, find
 from .numbers import NumberLoss
 from .own import IdentityLoss
 from .soft import SoftClassLoss
-from .weighted import WEIGHTS, Part, SeveralLosses, WeightedLoss
+from .weighted import WEIGHTS, OutputLoss, SeveralLosses, WeightedLoss
 
 __all__ = [
-    "AS_CHOSEN", "LABELS", "LOSSES", "WEIGHTS", "Build", "ChosenLoss", "ClassLoss", "FunctionLoss", "Head",
-    "IdentityLoss", "Loss", "NumberLoss", "Part", "RowLosses", "SeveralLosses", "SoftClassLoss", "WeightedLoss",
-    "choose",
+    "AS_CHOSEN", "LABELS", "LOSSES", "WEIGHTS", "Build", "ChosenLoss", "ClassLoss", "Ending", "FunctionLoss", "Head",
+    "IdentityLoss", "Loss", "NumberLoss", "Output", "OutputLoss", "RowLosses", "SeveralLosses", "SoftClassLoss",
+    "WeightedLoss", "choose", "ending_of",
     "find", "head_of", "without_labels",
 ]

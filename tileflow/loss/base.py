@@ -12,6 +12,7 @@ from ..system.errors import OptionError
 
 if TYPE_CHECKING:
     from ..graph import Builder, Graph, Value
+    from .head import Output
 
 Takes = Literal["classes", "numbers", "nothing", "anything"]
 LABELS = "labels"
@@ -66,11 +67,11 @@ class Loss:
         """
         return self
 
-    def fitted(self, outputs: Sequence[Value], labels: TensorType | None) -> Loss:
+    def fitted(self, outputs: Sequence[Value | Output], labels: TensorType | None) -> Loss:
         """The loss for these outputs and labels of this type, where that decides something."""
         return self
 
-    def view(self, outputs: Sequence[Value]) -> OutputMeaning | None:
+    def view(self, outputs: Sequence[Value | Output]) -> OutputMeaning | None:
         """How metrics read the first output and the labels; None where the loss does not say."""
         return None
 

@@ -11,7 +11,7 @@ from ..options.options import Options
 from ..system.errors import DataError, ModelError, OptionError, see
 from .base import Build, Loss
 from .classes import ClassLoss, class_axes
-from .head import Head, head_of
+from .head import Ending, Output, ending_of
 from .labels import Labels
 from .named import find
 from .numbers import NumberLoss
@@ -67,7 +67,8 @@ _MEANINGS = {
 }
 
 
-def choose(loss: str | Build | Loss, options: Options, outputs: Sequence[Value], labels: Labels | None) -> ChosenLoss:
+def choose(loss: str | Build | Loss, options: Options, outputs: Sequence[Value | Output],
+           labels: Labels | None) -> ChosenLoss:
     """The loss for a model with these outputs and these labels.
 
     Raises:
@@ -86,18 +87,18 @@ def choose(loss: str | Build | Loss, options: Options, outputs: Sequence[Value],
     return _fitted(find(name, options), reason, outputs, labels)
 
 
-def without_labels(output: Value) -> str:
+def without_labels(output: Value | Output) -> str:
     """The loss that a model is most likely trained with, where there are no labels to look at: for plans and costs, not for training."""
     if not output.type.rank:
         return "identity"
-    if (head := head_of(output)) is not None and head.kind == "sigmoid":
+    if (head := ending_of(output)) is not None and head.kind == "sigmoid":
         return "bce"
     return "cross_entropy" if output.type.rank > 1 and math.prod(output.shape[1:]) > 1 else "mse"
 
 
-def _auto(output: Value, labels: Labels) -> tuple[str, str]:
+def _auto(output: Value | Output, labels: Labels) -> tuple[str, str]:
     """The loss by name, and the reason."""
-    head = head_of(output)
+    head = ending_of(output)
     ends = f"the model ends in {head.function}" if head else ""
     if not output.type.rank:
         _ask("the model's first output is a single number per batch, not one per row", ("identity",))
@@ -126,7 +127,7 @@ def _auto(output: Value, labels: Labels) -> tuple[str, str]:
     _ask(f"{ends}, whose outputs are the probabilities of classes, and the labels have the output's shape but are not one-hot", ("mse", "l1"))
 
 
-def _of_classes(output: Value, labels: Labels, head: Head | None) -> tuple[str, str]:
+def _of_classes(output: Value | Output, labels: Labels, head: Ending | None) -> tuple[str, str]:
     """For labels that have fewer elements than the output."""
     fitting = class_axes(output.type, labels.sample)
     if not fitting:
@@ -143,13 +144,14 @@ def _of_classes(output: Value, labels: Labels, head: Head | None) -> tuple[str, 
     return "cross_entropy", f"the labels are {labels}{named}"
 
 
-def _fitted(loss: Loss, reason: str, outputs: Sequence[Value], labels: Labels | None) -> ChosenLoss:
+def _fitted(loss: Loss, reason: str, outputs: Sequence[Value | Output], labels: Labels | None) -> ChosenLoss:
     """The loss for these outputs and labels: the axis of the classes, one-hot labels, what the model ends in."""
     output = outputs[0]
-    head = head_of(output)
+    head = ending_of(output)
     if isinstance(loss, NumberLoss):
         if loss.binary and head is not None and head.kind == "sigmoid":
-            return ChosenLoss(loss, reason, (f"The loss {loss.name} is computed from the scores before the Sigmoid that the model ends in.",))
+            return ChosenLoss(loss, reason, (f"The loss {loss.name} is computed from the scores before the Sigmoid "
+                                             "that the model ends in.",))
         return ChosenLoss(loss, reason)
     if (isinstance(loss, ClassLoss) and labels is not None and labels.one_hot is None
             and _is_alike(output, labels, loss.least_classes)):
@@ -173,13 +175,13 @@ def _fitted(loss: Loss, reason: str, outputs: Sequence[Value], labels: Labels | 
     return ChosenLoss(loss, reason, tuple(_notes(loss, head)), one_hot)
 
 
-def _is_alike(output: Value, labels: Labels, least: int) -> bool:
+def _is_alike(output: Value | Output, labels: Labels, least: int) -> bool:
     """The labels have the output's shape and cannot be class numbers, of which there are so many at least."""
     numbered = any(output.shape[axis] >= least for axis in class_axes(output.type, labels.sample))
     return math.prod(output.shape[1:]) == math.prod(labels.sample) and labels.classes is None and not numbered
 
 
-def _of_shares(loss: SoftClassLoss, outputs: Sequence[Value], labels: Labels) -> SoftClassLoss:
+def _of_shares(loss: SoftClassLoss, outputs: Sequence[Value | Output], labels: Labels) -> SoftClassLoss:
     """The loss for labels that are probabilities (DataError where they are none)."""
     fitted, output = loss.fitted(outputs, None), outputs[0]
     if labels.sample != output.shape[1:]:
@@ -194,7 +196,7 @@ def _of_shares(loss: SoftClassLoss, outputs: Sequence[Value], labels: Labels) ->
     return fitted
 
 
-def _notes(loss: ClassLoss, head: Head | None) -> Iterator[str]:
+def _notes(loss: ClassLoss, head: Ending | None) -> Iterator[str]:
     """What the graph says about a loss of classes."""
     if head is not None and head.kind == "softmax":
         yield f"The loss {loss.name} is computed from the scores before the Softmax that the model ends in."

@@ -12,7 +12,7 @@ from ..metrics.view import OutputMeaning
 from ..options.options import Options
 from ..system.errors import OptionError, ShapeError
 from .base import LABELS, Loss, RowLosses, class_weights, per_row
-from .head import head_of
+from .head import Output, ending_of, head_of
 from .soft import SoftClassLoss, form_of
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class ClassLoss(Loss):
         axis = self.axis(outputs[0])
         return TensorType("int64", outputs[0].shape[:axis] + outputs[0].shape[axis + 1:])
 
-    def fitted(self, outputs: Sequence[Value], labels: TensorType | None) -> ClassLoss:
+    def fitted(self, outputs: Sequence[Value | Output], labels: TensorType | None) -> ClassLoss:
         """With the axis of the classes, by the labels' shape and, where that leaves two, by the softmax that the model ends in.
 
         Raises:
@@ -91,7 +91,7 @@ class ClassLoss(Loss):
         output = outputs[0]
         axes = class_axes(output.type, labels.shape[1:])
         if len(axes) == 2:
-            head = head_of(output)
+            head = ending_of(output)
             if head is None or head.axis not in (1, output.type.rank - 1):
                 raise OptionError(f"The scores are {list(output.shape[1:])} per row and the labels {list(labels.shape[1:])}, so the classes may be "
                                   "on axis 1 or on the last one; set class_axis (--class-axis) to 1 or -1.")
@@ -105,8 +105,8 @@ class ClassLoss(Loss):
             OptionError: it has none, or none with an ignore_index.
         """
         if type(self) is not ClassLoss:
-            raise OptionError(f"The loss {self.name} takes class numbers, not their probabilities; choose cross_entropy "
-                              "or kl for these.")
+            raise OptionError(f"The loss {self.name} takes class numbers, not their probabilities; choose "
+                              "cross_entropy or kl for these.")
         if self.ignore_index is not None:
             raise OptionError("Option ignore_index is for labels that are class numbers; labels that are probabilities "
                               "have none.")
@@ -211,7 +211,7 @@ class ClassLoss(Loss):
             return b.Where(ignored, zero, b.Expand(one, shape=labels.shape))
         return b.Where(ignored, zero, b.Gather(weights, b.Where(ignored, b.constant(np.array(0)), labels), axis=0))
 
-    def view(self, outputs: Sequence[Value]) -> OutputMeaning:
+    def view(self, outputs: Sequence[Value | Output]) -> OutputMeaning:
         return OutputMeaning("classes", form_of(outputs[0], self.log_probabilities), self.axis(outputs[0].type),
                              self.ignore_index)
 

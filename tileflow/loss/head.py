@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from ..memory.types import TensorType
+
 if TYPE_CHECKING:
     from ..graph import Builder, Node, Value
 
@@ -18,22 +20,52 @@ _KINDS: dict[str, Kind] = {"Softmax": "softmax", "LogSoftmax": "log_softmax", "S
 
 
 @dataclass(frozen=True)
-class Head:
-    """`kind` applied to `scores`, then `moves` (first to last), gives the output, as floats of type `dtype`.
+class Ending:
+    """The function that a model ends in.
 
     axis: the axis of the output that the probabilities of one choice lie along; None for sigmoid, and where they lie along several or none.
     """
 
     kind: Kind
-    scores: Value
-    moves: tuple[Node, ...]
     axis: int | None
-    dtype: str
 
     @property
     def function(self) -> str:
         """What it is called in a file."""
         return next(name for name, kind in _KINDS.items() if kind == self.kind)
+
+
+@dataclass(frozen=True)
+class Output:
+    """A model's output without its graph: all that a loss is chosen by. ending: what makes it, where that is known
+    of."""
+
+    name: str
+    type: TensorType
+    ending: Ending | None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.type.shape
+
+    @classmethod
+    def of(cls, value: Value) -> Output:
+        head = head_of(value)
+        return cls(value.name, value.type, None if head is None else Ending(head.kind, head.axis))
+
+
+def ending_of(output: Value | Output) -> Ending | None:
+    """The function that makes `output`, or None."""
+    return output.ending if isinstance(output, Output) else head_of(output)
+
+
+@dataclass(frozen=True)
+class Head(Ending):
+    """`kind` applied to `scores`, then `moves` (first to last), gives the output, as floats of type `dtype`."""
+
+    scores: Value
+    moves: tuple[Node, ...]
+    dtype: str
 
     def before(self, b: Builder) -> Value:
         """The scores where the probabilities stand in the output, in its type."""
@@ -44,7 +76,7 @@ class Head:
 
 
 def head_of(output: Value) -> Head | None:
-    """The function that makes `output`, or None."""
+    """The function that makes `output`, and what it is applied to; or None."""
     moves: list[Node] = []
     node = output.producer
     while node is not None and (_moves(node) or _casts(node)):
@@ -61,8 +93,9 @@ def head_of(output: Value) -> Head | None:
     scores = node.inputs[0]
     assert scores is not None
     if kind == "sigmoid":
-        return Head(kind, scores, tuple(moves), None, output.dtype)
-    return Head(kind, scores, tuple(moves), _follow(node.op.attributes()["axis"] % max(1, scores.type.rank), moves), output.dtype)
+        return Head(kind, None, scores, tuple(moves), output.dtype)
+    axis = _follow(node.op.attributes()["axis"] % max(1, scores.type.rank), moves)
+    return Head(kind, axis, scores, tuple(moves), output.dtype)
 
 
 def _made(node: Node) -> Node | None:

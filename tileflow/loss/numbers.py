@@ -9,7 +9,7 @@ from ..memory.types import TensorType
 from ..metrics.view import OutputMeaning
 from ..options.options import Options
 from .base import LABELS, Loss, RowLosses, per_row
-from .head import head_of
+from .head import Output, ending_of, head_of
 
 if TYPE_CHECKING:
     from ..graph import Builder, Value
@@ -45,10 +45,10 @@ class NumberLoss(Loss):
             return None
         return RowLosses(per_row(b, self._loss(b, output, "none"), output.shape[0]), float(output.type.size // max(1, output.shape[0])))
 
-    def view(self, outputs: Sequence[Value]) -> OutputMeaning:
+    def view(self, outputs: Sequence[Value | Output]) -> OutputMeaning:
         if not self.binary:
             return OutputMeaning("numbers")
-        head = head_of(outputs[0])
+        head = ending_of(outputs[0])
         probabilities = self.operator != self.scores_operator or (head is not None and head.kind == "sigmoid")
         return OutputMeaning("binary", "probabilities" if probabilities else "scores")
 

@@ -13,7 +13,7 @@ from ..metrics.view import Form, OutputMeaning
 from ..options.options import Options
 from ..system.errors import OptionError, ShapeError
 from .base import LABELS, Loss, RowLosses, class_weights, per_row
-from .head import head_of
+from .head import Output, ending_of, head_of
 
 if TYPE_CHECKING:
     from ..graph import Builder, Value
@@ -40,9 +40,9 @@ class SoftClassLoss(Loss):
 
     takes: ClassVar[Literal["numbers"]] = "numbers"
 
-    def axis(self, output: Value) -> int:
+    def axis(self, output: Value | Output) -> int:
         """The axis of the classes, 1 or more."""
-        rank, head = output.type.rank, head_of(output)
+        rank, head = output.type.rank, ending_of(output)
         if rank < 2:
             raise ShapeError("A loss of classes needs scores [N, C, ...] or [N, ..., C], the model's first output is "
                              f"{output.type}.")
@@ -91,22 +91,22 @@ class SoftClassLoss(Loss):
         each = b.Neg(b.Mul(targets, logs))
         if self.class_weights:
             if len(self.class_weights) != classes:
-                raise OptionError(f"Option class_weights has {len(self.class_weights)} numbers; the model has {classes} "
-                                  "classes.")
+                raise OptionError(f"Option class_weights has {len(self.class_weights)} numbers; the model has "
+                                  f"{classes} classes.")
             shape = [classes if i == axis else 1 for i in range(output.type.rank)]
             each = b.Mul(each, b.constant(np.array(self.class_weights, output.type.numpy).reshape(shape)))
         return each, output.type.size // max(1, output.shape[0] * classes)
 
-    def view(self, outputs: Sequence[Value]) -> OutputMeaning:
+    def view(self, outputs: Sequence[Value | Output]) -> OutputMeaning:
         return OutputMeaning("classes", form_of(outputs[0], self.log_probabilities), self.axis(outputs[0]))
 
-    def fitted(self, outputs: Sequence[Value], labels: TensorType | None) -> SoftClassLoss:
+    def fitted(self, outputs: Sequence[Value | Output], labels: TensorType | None) -> SoftClassLoss:
         return replace(self, class_axis=-1 if self.axis(outputs[0]) > 1 else 1) if self.class_axis is None else self
 
 
-def form_of(output: Value, log_probabilities: bool) -> Form:
+def form_of(output: Value | Output, log_probabilities: bool) -> Form:
     """What an output holds for each class, which the graph says, else the loss."""
-    head = head_of(output)
+    head = ending_of(output)
     if head is None or head.kind == "sigmoid":
         return "log_probabilities" if log_probabilities else "scores"
     return "probabilities" if head.kind == "softmax" else "log_probabilities"

@@ -11,6 +11,7 @@ from .base import Loss, RowLosses, Takes
 
 if TYPE_CHECKING:
     from ..graph import Builder, Value
+    from .head import Output
 
 WEIGHTS = "sample_weight"
 """Name of the input with the rows' weights, of the array that they come from, and of the option that names another
@@ -51,13 +52,13 @@ class WeightedLoss(Loss):
             count = b.ReduceSum(weight, keepdims=0)
         return b.Div(b.ReduceSum(total, keepdims=0), count)
 
-    def fitted(self, outputs: Sequence[Value], *labels: TensorType | None) -> WeightedLoss:
+    def fitted(self, outputs: Sequence[Value | Output], *labels: TensorType | None) -> WeightedLoss:
         return replace(self, inner=self.inner.fitted(outputs, *labels[:len(self.inner.takes_each)]))
 
     def label_type(self, outputs: Sequence[TensorType]) -> TensorType | None:
         return self.inner.label_type(outputs)
 
-    def view(self, outputs: Sequence[Value]) -> OutputMeaning | None:
+    def view(self, outputs: Sequence[Value | Output]) -> OutputMeaning | None:
         return self.inner.view(outputs)
 
     def describe(self) -> dict[str, Any]:
@@ -65,7 +66,7 @@ class WeightedLoss(Loss):
 
 
 @dataclass(frozen=True)
-class Part:
+class OutputLoss:
     """The loss of one output. place: which output it is. factor: by which it counts."""
 
     output: str
@@ -78,7 +79,7 @@ class Part:
 class SeveralLosses(Loss):
     """The sum of the losses of several outputs, each with labels of its own and times its factor."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[OutputLoss, ...]
 
     takes = "numbers"
 
@@ -107,14 +108,14 @@ class SeveralLosses(Loss):
     def has_rows(self) -> bool:
         return all(p.loss.has_rows for p in self.parts)
 
-    def fitted(self, outputs: Sequence[Value], *labels: TensorType | None) -> SeveralLosses:
+    def fitted(self, outputs: Sequence[Value | Output], *labels: TensorType | None) -> SeveralLosses:
         return replace(self, parts=tuple(replace(p, loss=p.loss.fitted([outputs[p.place]], t))
                                          for p, t in zip(self.parts, labels, strict=False)))
 
     def label_type(self, outputs: Sequence[TensorType]) -> TensorType | None:
         return self.parts[0].loss.label_type([outputs[self.parts[0].place]])
 
-    def view(self, outputs: Sequence[Value]) -> OutputMeaning | None:
+    def view(self, outputs: Sequence[Value | Output]) -> OutputMeaning | None:
         """That of the first part, where it is of the first output."""
         first = self.parts[0]
         return first.loss.view(outputs) if first.place == 0 else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..graph import Value
-from ..memory.alignment import BLOCK, room
+from ..memory.alignment import BLOCK, padded_nbytes
 
 MOST_ROOM = 8 * BLOCK
 
@@ -14,5 +14,5 @@ def side_by_side(values: Iterable[Value]) -> tuple[dict[Value, int], int]:
     offsets, at = {}, 0
     for v in values:
         offsets[v] = at
-        at += room(v.type)
+        at += padded_nbytes(v.type)
     return offsets, at

@@ -12,7 +12,7 @@ from ..kernels.elementwise.loops import elementwise_call
 from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import In, Out
 from ..kernels.machine.guard import clear
-from ..memory.alignment import room
+from ..memory.alignment import padded_nbytes
 from .row import Advance, ArrayOperand, Count, Cycle, Either, Item, Lowered, Place, Row, copy_row, moved
 
 LowerRegion = Callable[[Graph, str, Callable[[Value], "Place | None"], "dict[Value, Place]"], Lowered]
@@ -37,7 +37,8 @@ class NestedRows:
         self.regions = [self._lowered(i, region, lower_region) for i, region in enumerate(node.op.regions) if isinstance(region, Region)]
         self.scratch = {"words": 8 * len(WORDS), "arena": max(r.arena_bytes for r in self.regions)}
         if isinstance(node.op, Turns):
-            self.scratch |= {f"carried {i}": 2 * room(v.type) for i, v in enumerate(node.outputs[:node.op.carried])}
+            carried = enumerate(node.outputs[:node.op.carried])
+            self.scratch |= {f"carried {i}": 2 * padded_nbytes(v.type) for i, v in carried}
 
     def _lowered(self, i: int, region: Region, lower_region: LowerRegion) -> Lowered:
         """A region, lowered with placeholders for its inputs and outputs: places that `placed` replaces."""
@@ -110,7 +111,7 @@ class _Loop:
         """The place of carried value i at the beginning of a turn; with ahead=1 at that of the next turn. The two slots
         of a value alternate."""
         at = self.scratch[f"carried {i}"]
-        return Place(at.region, at.offset, (*at.moves, Advance(self.done, room(self.kept[i]), 2, ahead)))
+        return Place(at.region, at.offset, (*at.moves, Advance(self.done, padded_nbytes(self.kept[i]), 2, ahead)))
 
     def _slice(self, whole: Place, nbytes: int) -> Place:
         """The slice of an array along its first axis, `nbytes` long, that belongs to the current turn."""
@@ -131,7 +132,8 @@ class _Loop:
         if op.conditional or self.turns is not None or self.condition is not None:
             for place, v in zip(self.results[op.carried:], self.node.outputs[op.carried:], strict=True):
                 n, size = v.type.size, v.type.itemsize
-                rows += [Row(clear[f"u{size}"], [ArrayOperand(place, (n,), size)], n, 4096, 0.025 * n * size, False, self.node)] if n else []
+                rows += [Row(clear[f"u{size}"], [ArrayOperand(place, (n,), size)], n, 4096, 0.025 * n * size, False,
+                             self.node)] if n else []
         return rows
 
     def _while(self, condition: Place) -> Row:

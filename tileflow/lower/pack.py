@@ -11,7 +11,7 @@ from typing import ClassVar
 from ..graph import Graph, Node, Region, Regional, TensorType, Value
 from ..graph.op import Types
 from ..graph.region import captured
-from ..host.form import HostOp, Packed
+from ..host.form import HostOp, Packed, axis_order
 from ..host.hosted import hosted
 from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call
@@ -45,16 +45,27 @@ def pack(program: Program, cpu: Cpu) -> Program:
     wanted = _choose(program, cpu)
     if not wanted:
         return program
-    prologue = Prologue(program)
+    prologue, before = Prologue(program), {v: node for node in program.parts["prologue"].nodes for v in node.outputs}
     laid: dict[Node, tuple[Packed, Value]] = {}
     for number, (value, packed, readers) in enumerate(wanted):          # readers of one layout may be other operators: each has a form of its own
-        node = Node(Pack(packed), [prologue.reads(value)], [], readers[0][0].origin)
+        node = Node(*_laying(packed, prologue.reads(value), before), [], readers[0][0].origin)
         made = Value(f"{value.name}.packed.{number}", packed.type, node)
         node.outputs.append(made)
         prologue.add(node)
         crossing = prologue.hand(made)
         laid.update({reader: (own_form, crossing) for reader, own_form in readers})
     return prologue.with_micro([_packed(node, laid)[0] for node in program.micro.nodes])
+
+
+def _laying(packed: Packed, value: Value, before: Mapping[Value, Node]) -> tuple[Pack, list[Value | None]]:
+    """What lays a value out, and of what: of a matrix that was only turned, the matrix itself."""
+    turn = before.get(value)
+    source = None if turn is None or packed.turned is None or len(turn.inputs) != 1 else turn.inputs[0]
+    if turn is not None and source is not None and packed.turned is not None and axis_order(turn.op, source.type) == (1, 0):
+        calls = packed.turned()
+        if calls is not None:
+            return Pack(replace(packed, plain=source.type, calls=calls)), [source]
+    return Pack(packed), [value]
 
 
 Readers = list[tuple[Node, Packed]]

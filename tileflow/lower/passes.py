@@ -1,7 +1,8 @@
 """The passes of the host lowering, named and in order: one list for the product and for its tests.
 
-A part of a program goes through `FORM`, the program through `PROGRAM`, and each part of what that leaves through `FUSION` (or `WATCHED`, where every
-operator is looked at), after which it becomes rows. Passes over a graph are also done in the regions of its operators.
+A part of a program goes through `FORM`, the program through `PROGRAM`, and each part of what that leaves through
+`FUSION` (or `WATCHED`, where every operator is looked at), after which it becomes rows. Passes over a graph are also
+done in the regions of its operators.
 """
 from __future__ import annotations
 
@@ -107,10 +108,11 @@ FUSION: tuple[Pass, ...] = (
 """Operators that run as one, and equal work side by side."""
 
 WATCHED: tuple[Pass, ...] = (Pass("judge", lambda g, s: judged(g)),)
-"""In place of `FUSION` where the first operator that makes NaN or an infinity is wanted; parts that write are fused as ever."""
+"""In place of `FUSION` where the first operator that makes NaN or an infinity is wanted; parts that write are fused as
+ever."""
 
 
-def through(graph: Graph, passes: Iterable[Pass], setting: PassSetting) -> Graph:
+def run_passes(graph: Graph, passes: Iterable[Pass], setting: PassSetting) -> Graph:
     """The graph after the passes; the given one is not changed, and regions are left alone."""
     for step in passes:
         began = time.perf_counter()
@@ -137,18 +139,20 @@ def host_form(program: Program, setting: PassSetting) -> Program:
     """The program with every part in its `FORM`."""
     setting = replace(setting, wanted=[*program.links.values(), *([program.loss] if program.loss else [])])
     prologue = program.parts["prologue"]
-    return program.with_parts({name: formed(graph, replace(setting, outside=made_outside(graph, prologue, program.links)))
+    return program.with_parts({name: formed(graph,
+                                            replace(setting, outside=made_outside(graph, prologue, program.links)))
                                for name, graph in program.parts.items()})
 
 
 def formed(graph: Graph, setting: PassSetting) -> Graph:
     """The graph, and what is in its regions, in the host's form."""
-    return with_inside(through(graph, FORM, setting), partial(formed, setting=replace(setting, outside=None)))
+    return with_inside(run_passes(graph, FORM, setting), partial(formed, setting=replace(setting, outside=None)))
 
 
 def part_forms(program: Program, setting: PassSetting,
                watched: bool = False) -> tuple[dict[str, Graph], dict[str, Graph]]:
-    """By part of the host's program, the graph that becomes rows; and by part that is done whole or not at all, the check that may refuse it."""
+    """By part of the host's program, the graph that becomes rows; and by part that is done whole or not at all, the
+    check that may refuse it."""
     whole, given = atomic(program.schedule), set(program.outputs)
     forms, checks = {}, {}
     for name, graph in program.running:
@@ -164,17 +168,19 @@ def part_forms(program: Program, setting: PassSetting,
 def fused(graph: Graph, setting: PassSetting, watched: bool = False) -> Graph:
     """The graph with operators put together that run as one, in its regions first.
 
-    watched: every operator is looked at, so none is put together but in a part that writes, and regions stay as they are.
+    watched: every operator is looked at, so none is put together but in a part that writes, and regions stay as they
+    are.
     """
     if not watched:
         graph = with_inside(graph, partial(fused, setting=replace(setting, wanted=(), writes=False)))
-    return through(graph, WATCHED if watched and not setting.writes else FUSION, setting)
+    return run_passes(graph, WATCHED if watched and not setting.writes else FUSION, setting)
 
 
 def _rematerialised(program: Program) -> Program:
     """The program with the marked blocks of its parts computed again for their backward passes."""
     linked = set(program.links.values())
-    return program.with_parts({name: rematerialise(graph, {*linked, *program.kept(name)}) for name, graph in program.parts.items()})
+    return program.with_parts({name: rematerialise(graph, {*linked, *program.kept(name)})
+                               for name, graph in program.parts.items()})
 
 
 def _count(setting: PassSetting, name: str, began: float) -> None:

@@ -29,7 +29,8 @@ def fuse_pools(graph: Graph, cpu: Cpu, keep: Iterable[Value] = ()) -> Graph:
                 joined[node] = joined[product] = found
     if not joined:
         return graph
-    nodes = [joined.get(node, node) for node in graph.nodes if node not in joined or joined[node].outputs == node.outputs]
+    nodes = [joined.get(node, node)
+             for node in graph.nodes if node not in joined or joined[node].outputs == node.outputs]
     return graph.with_nodes(nodes)
 
 

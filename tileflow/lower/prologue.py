@@ -49,7 +49,8 @@ class Prologue:
         return crossing
 
     def with_micro(self, nodes: Sequence[Node]) -> Program:
-        """The program with this prologue, and with these nodes as its micro-step's. What only the prologue still reads is no longer handed on."""
+        """The program with this prologue, and with these nodes as its micro-step's. What only the prologue still reads
+        is no longer handed on, and what nobody reads no longer computed."""
         old, prologue, links = self._program.micro, self._graph, self._links
         micro = replace(old, inputs=[*old.inputs, *self._crossings], nodes=list(nodes))
         read = {v for node in micro.nodes for v in node.operands} | set(micro.results())
@@ -57,6 +58,7 @@ class Prologue:
         micro.inputs = [v for v in micro.inputs if v not in unread]
         done = set(unread.values()) - set(links.values())
         prologue.outputs = [v for v in prologue.outputs if v not in done]
+        prologue.prune()
         return self._program.with_parts({"micro": micro, "prologue": prologue}, links=links)
 
 

@@ -35,8 +35,9 @@ class Place:
     """Where a value lies: a region of memory and a byte offset in it, and the loops with whose turns it moves, outermost first.
 
     Regions: `("constant", value)`, `("table", Const)`, `("state", name)`, `("pending", name)`, `("io", name)`, `("arena", arena name)`,
-    `("stash", value)` (what waits for another part, a slot for each micro-batch on its way); within the rows of a branch or a body, until these
-    are placed, `("operand", (which, number))` and `("result", (which, number))`.
+    `("stash", value)` (what waits for another part, a slot for each micro-batch on its way), `("partial", name)` (a sum
+    that each replica has, a slot for each); within the rows of a branch or a body, until these are placed, `("operand",
+    (which, number))` and `("result", (which, number))`.
     """
 
     region: tuple[str, Any]
@@ -119,16 +120,21 @@ class Cycle:
 Item = Row | HostRow | Either | Cycle
 
 
+def every_call(items: Iterable[Item]) -> Iterator[Row | HostRow]:
+    """All that is called, leaves or Python, within branches and bodies too."""
+    for item in items:
+        if isinstance(item, Either):
+            for branch in item.branches:
+                yield from every_call(branch)
+        elif isinstance(item, Cycle):
+            yield from every_call([*item.before, *item.body, *item.after])
+        else:
+            yield item
+
+
 def every_row(items: Iterable[Item]) -> Iterator[Row]:
     """All leaves' rows, those of branches and bodies too."""
-    for item in items:
-        if isinstance(item, Row):
-            yield item
-        elif isinstance(item, Either):
-            for branch in item.branches:
-                yield from every_row(branch)
-        elif isinstance(item, Cycle):
-            yield from every_row([*item.before, *item.body, *item.after])
+    return (item for item in every_call(items) if isinstance(item, Row))
 
 
 def moved(items: Iterable[Item], to: Callable[[Place], Place]) -> list[Item]:
@@ -136,7 +142,8 @@ def moved(items: Iterable[Item], to: Callable[[Place], Place]) -> list[Item]:
     result: list[Item] = []
     for item in items:
         if isinstance(item, Row):
-            result.append(replace(item, args=[replace(a, place=to(a.place)) if isinstance(a, ArrayOperand) else a for a in item.args]))
+            result.append(replace(item, args=[replace(a, place=to(a.place)) if isinstance(a, ArrayOperand) else a
+                                              for a in item.args]))
         elif isinstance(item, HostRow):
             result.append(replace(item, args=[replace(a, place=to(a.place)) for a in item.args]))
         elif isinstance(item, Either):
@@ -168,4 +175,5 @@ class Lowered:
 def copy_row(source: Place, target: Place, value: Value) -> Row:
     """Copy a value, element by element (neighbours in the target may belong to another lane)."""
     n, size = value.type.size, value.type.itemsize
-    return Row(copy[f"u{size}"], [ArrayOperand(source, (n,), size), ArrayOperand(target, (n,), size)], n, 4096, 0.05 * size * n, True)
+    return Row(copy[f"u{size}"], [ArrayOperand(source, (n,), size), ArrayOperand(target, (n,), size)], n, 4096,
+               0.05 * size * n, True)

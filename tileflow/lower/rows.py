@@ -15,7 +15,7 @@ from ..kernels.dtypes import ELEMENTS
 from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Address, Call, Const, In, Micro, Out, Position, Seed, Work
 from ..kernels.machine.leaf import Numbers
-from ..memory.alignment import room
+from ..memory.alignment import padded_nbytes
 from ..memory.arena import Arena, Interval
 from .memory import MOST_ROOM, side_by_side
 from .nested import NestedRows
@@ -148,7 +148,8 @@ class _Lowering:
         for v in first:
             ends[home.get(v, v)] = last[v]                 # in the order of making: the last one to live there says how long
         steps = self._steps()
-        intervals = [Interval(v, room(v.type), steps[first[v]], steps[end]) for v, end in ends.items() if v not in pinned]
+        intervals = [Interval(v, padded_nbytes(v.type), steps[first[v]], steps[end])
+                     for v, end in ends.items() if v not in pinned]
         for i, (_, calls) in enumerate(self.rows):
             for name, size in (self.nested[i].scratch if i in self.nested else self._scratch(calls)).items():
                 intervals.append(Interval((i, name), -(-size // MOST_ROOM) * MOST_ROOM, steps[i], steps[i]))

@@ -24,7 +24,7 @@ def blocks(count: int) -> int:
     return -(-count // BLOCK) * BLOCK
 
 
-def room(t: TensorType) -> int:
+def padded_nbytes(t: TensorType) -> int:
     """Bytes that a tensor takes: whole blocks of elements, in which nothing else lies."""
     return blocks(t.size) * t.itemsize
 

@@ -13,7 +13,8 @@ RESERVE = 128 << 20
 
 
 LANE_MEMORY_SHARE = 0.25
-"""Lanes side by side may take this share of the memory that can be had; a larger model runs one micro-batch over all workers."""
+"""Lanes side by side may take this share of the memory that can be had; a larger model runs one micro-batch over all
+workers."""
 
 
 def lanes_fit(nbytes: int) -> bool:

@@ -29,7 +29,7 @@ class Tensor:
         return math.prod(self.shape) * self.numpy.itemsize
 
     @property
-    def room(self) -> int:
+    def padded_nbytes(self) -> int:
         """Bytes that it takes: whole blocks of elements, in which nothing else lies."""
         return blocks(math.prod(self.shape)) * self.numpy.itemsize
 
@@ -47,5 +47,5 @@ def check_reach(array: np.ndarray, dtype: str, name: str) -> None:
             lost = np.isfinite(array) & ~np.isfinite(array.astype(dtype))
         if lost.any():
             largest = float(np.max(np.abs(array), where=lost, initial=0.0))
-            raise DataError(f"{name!r} holds {largest:.4g}, which is beyond the reach of {dtype}; take bfloat16 or float32 for it "
-                            f"(keep_float32='{name}'), or scale it.")
+            raise DataError(f"{name!r} holds {largest:.4g}, which is beyond the reach of {dtype}; take bfloat16 or "
+                            f"float32 for it (keep_float32='{name}'), or scale it.")

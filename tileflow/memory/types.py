@@ -10,7 +10,8 @@ import numpy as np
 
 from ..kernels.dtypes import CODES, ELEMENTS, FLOATS, HALVES, NARROW
 
-__all__ = ["CODES", "FLOATS", "HALVES", "HIGHEST_RANK", "NARROW", "TensorType", "broadcast_shapes", "dtype_of", "packing", "type_of", "widest"]
+__all__ = ["CODES", "FLOATS", "HALVES", "HIGHEST_RANK", "NARROW", "TensorType", "broadcast_shapes", "dtype_of",
+           "packing", "type_of", "widest"]
 
 HIGHEST_RANK = 32
 """Dimensions of a tensor: as many as NumPy broadcasts."""

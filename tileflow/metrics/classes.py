@@ -6,38 +6,44 @@ import math
 import numpy as np
 
 from ..system.errors import DataError
+from .base import Metric, Part
 from .view import OutputMeaning, accuracy_counts, truth
 
 
-class Accuracy:
-    """The share of right predictions; of several yes-or-no columns, the share of rows where all are right."""
+class _Share(Metric):
+    """Base: how many are right, of how many."""
 
     def __init__(self, view: OutputMeaning) -> None:
         self.view, self.right, self.all = view, 0, 0
 
-    def update(self, output: np.ndarray, labels: np.ndarray) -> None:
-        right, count = accuracy_counts(self.view, output, labels)
+    def add(self, *part: np.ndarray) -> None:
+        right, count = part[0].tolist()
         self.right, self.all = self.right + right, self.all + count
 
     def value(self) -> float:
         return self.right / self.all if self.all else math.nan
 
 
-class Top:
+class Accuracy(_Share):
+    """The share of right predictions; of several yes-or-no columns, the share of rows where all are right."""
+
+    def part(self, output: np.ndarray, labels: np.ndarray) -> Part:
+        return (np.array(accuracy_counts(self.view, output, labels), np.int64),)
+
+
+class Top(_Share):
     """The share of labels among the k classes of largest value; of equal values, later classes go first, as in scikit-learn."""
 
     def __init__(self, view: OutputMeaning, k: int) -> None:
-        self.view, self.k, self.right, self.all = view, k, 0, 0
+        super().__init__(view)
+        self.k = k
 
-    def update(self, output: np.ndarray, labels: np.ndarray) -> None:
+    def part(self, output: np.ndarray, labels: np.ndarray) -> Part:
         values, wanted = self.view.read(output, labels)
         own = np.take_along_axis(values, wanted[:, None], axis=1)
         later = np.arange(values.shape[1]) > wanted[:, None]
         ahead = np.count_nonzero((values > own) | ((values == own) & later), axis=1)
-        self.right, self.all = self.right + int(np.count_nonzero(ahead < self.k)), self.all + len(wanted)
-
-    def value(self) -> float:
-        return self.right / self.all if self.all else math.nan
+        return (np.array([np.count_nonzero(ahead < self.k), len(wanted)], np.int64),)
 
 
 class Confusion:
@@ -47,18 +53,31 @@ class Confusion:
         self.view = view
         self.counts = np.zeros((0, 0), np.int64)
 
-    def update(self, output: np.ndarray, labels: np.ndarray) -> None:
+    def part(self, output: np.ndarray, labels: np.ndarray) -> Part:
+        """Of a batch: the number of classes, which pairs of label and class there are (label * classes + class), how
+        often each."""
         values, wanted = self.view.read(output, labels)
         if self.view.task == "binary":
             chosen, wanted = (a.reshape(-1).astype(np.int64) for a in (self.view.chosen(values), truth(wanted)))
             classes = 2
         else:
             classes, chosen, wanted = values.shape[1], self.view.chosen(values), wanted.astype(np.int64)
-        counts = np.bincount(wanted * classes + chosen, minlength=classes * classes).reshape(classes, classes)
-        self.counts = counts if not self.counts.size else self.counts + counts
+        counts = np.bincount(wanted * classes + chosen, minlength=classes * classes)
+        pairs = np.flatnonzero(counts)
+        return np.array(classes, np.int64), pairs, counts[pairs]
+
+    def add(self, classes: np.ndarray, pairs: np.ndarray, counts: np.ndarray) -> None:
+        """The next batch has these."""
+        if not self.counts.size:
+            self.counts = np.zeros((int(classes), int(classes)), np.int64)
+        self.counts.reshape(-1)[pairs] += counts
+
+    def update(self, output: np.ndarray, labels: np.ndarray) -> None:
+        """The next batch."""
+        self.add(*self.part(output, labels))
 
 
-class F1:
+class F1(Metric):
     """2 TP / (2 TP + FP + FN), 0 where nothing is predicted and nothing there.
 
     average: binary (class 1 of two, or the only column), macro (the mean over classes that occur or are predicted, or over columns),
@@ -69,7 +88,7 @@ class F1:
         self.view, self.average = view, average
         self.hits = self.predicted = self.there = np.zeros(0, np.int64)
 
-    def update(self, output: np.ndarray, labels: np.ndarray) -> None:
+    def part(self, output: np.ndarray, labels: np.ndarray) -> Part:
         values, wanted = self.view.read(output, labels)
         chosen = self.view.chosen(values)
         if self.view.task == "binary":
@@ -78,8 +97,12 @@ class F1:
         else:
             classes = values.shape[1]
             counts = [np.bincount(x, minlength=classes) for x in (wanted[chosen == wanted], chosen, wanted)]
+        return (np.array(counts, np.int64),)
+
+    def add(self, *part: np.ndarray) -> None:
+        counts = part[0]
         if not self.hits.size:
-            self.hits, self.predicted, self.there = (np.zeros(len(c), np.int64) for c in counts)
+            self.hits, self.predicted, self.there = np.zeros_like(counts)
         self.hits, self.predicted, self.there = self.hits + counts[0], self.predicted + counts[1], self.there + counts[2]
 
     def value(self) -> float:
@@ -118,7 +141,7 @@ class MeanIoU(F1):
         return float(np.mean(self.hits[both > 0] / both[both > 0])) if both.any() else math.nan
 
 
-class Auc:
+class Auc(Metric):
     """The probability that a row of a class has a larger value for it than a row of another one; equal values count half.
 
     Two classes or one column: of class 1. Several: the mean over classes, each against the rest, of probabilities. Several columns: their
@@ -130,14 +153,15 @@ class Auc:
         self.values: list[np.ndarray] = []
         self.wanted: list[np.ndarray] = []
 
-    def update(self, output: np.ndarray, labels: np.ndarray) -> None:
+    def part(self, output: np.ndarray, labels: np.ndarray) -> Part:
         values, wanted = self.view.read(output, labels)
         if self.view.task == "binary":
-            self.values.append(values.astype(np.float64))
-            self.wanted.append(truth(wanted))
-        else:
-            self.values.append(self.view.probabilities(values))
-            self.wanted.append(wanted)
+            return values.astype(np.float64), truth(wanted)
+        return self.view.probabilities(values), wanted
+
+    def add(self, *part: np.ndarray) -> None:
+        self.values.append(part[0])
+        self.wanted.append(part[1])
 
     @property
     def held(self) -> int:
@@ -168,16 +192,19 @@ def area(values: np.ndarray, yes: np.ndarray) -> float:
     return int(np.sum(ours * (2 * below + others))) / (2 * positives * negatives)
 
 
-class Perplexity:
+class Perplexity(Metric):
     """e to the mean of -log(probability of the label)."""
 
     def __init__(self, view: OutputMeaning) -> None:
         self.view, self.total, self.all = view, 0.0, 0
 
-    def update(self, output: np.ndarray, labels: np.ndarray) -> None:
+    def part(self, output: np.ndarray, labels: np.ndarray) -> Part:
         values, wanted = self.view.read(output, labels)
-        self.total -= float(np.take_along_axis(self.view.log_probabilities(values), wanted[:, None], axis=1).sum())
-        self.all += len(wanted)
+        return np.take_along_axis(self.view.log_probabilities(values), wanted[:, None], axis=1).sum(), np.array(len(wanted), np.int64)
+
+    def add(self, *part: np.ndarray) -> None:
+        self.total -= float(part[0])
+        self.all += int(part[1])
 
     def value(self) -> float:
         with np.errstate(over="ignore"):

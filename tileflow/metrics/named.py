@@ -4,24 +4,18 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from ..system.errors import DataError, OptionError
+from .base import Metric, Part
 from .classes import F1, Accuracy, Auc, MeanIoU, Perplexity, Top
 from .numbers import R2, MeanAbsoluteError, RootMeanSquaredError
 from .view import OutputMeaning, Task
 
 Function = Callable[[np.ndarray, np.ndarray], Any]
 """A metric of the user's own: (the model's first output over all rows, the labels) -> a number."""
-
-
-class Metric(Protocol):
-    """Takes the data batch by batch."""
-
-    def update(self, output: np.ndarray, labels: np.ndarray) -> None: ...
-    def value(self) -> float: ...
 
 
 _ANY_CLASS: tuple[Task, ...] = ("classes", "binary")
@@ -45,7 +39,7 @@ BEST = {"loss": "min", "perplexity": "min", "mae": "min", "rmse": "min", "accura
 _TOP = re.compile(r"top_?([1-9]\d{0,5})")
 
 
-class _Whole:
+class _Whole(Metric):
     """A user's function of everything: keeps outputs and labels."""
 
     def __init__(self, name: str, function: Function) -> None:
@@ -53,9 +47,12 @@ class _Whole:
         self.outputs: list[np.ndarray] = []
         self.labels: list[np.ndarray] = []
 
-    def update(self, output: np.ndarray, labels: np.ndarray) -> None:
-        self.outputs.append(output.copy())
-        self.labels.append(labels.copy())
+    def part(self, output: np.ndarray, labels: np.ndarray) -> Part:
+        return output.copy(), labels.copy()
+
+    def add(self, *part: np.ndarray) -> None:
+        self.outputs.append(part[0])
+        self.labels.append(part[1])
 
     @property
     def held(self) -> int:
@@ -122,10 +119,18 @@ class Collector:
             else:
                 self.metrics[name_of(m)] = _Whole(name_of(m), m)
 
+    def parts(self, output: np.ndarray, labels: np.ndarray) -> list[Part]:
+        """What each metric has of a batch: the model's first output and the labels."""
+        return [metric.part(output, labels) for metric in self.metrics.values()]
+
+    def add(self, parts: Sequence[Part]) -> None:
+        """The next batch has these parts."""
+        for metric, part in zip(self.metrics.values(), parts, strict=True):
+            metric.add(*part)
+
     def update(self, output: np.ndarray, labels: np.ndarray) -> None:
-        """One batch: the model's first output and the labels."""
-        for metric in self.metrics.values():
-            metric.update(output, labels)
+        """The next batch."""
+        self.add(self.parts(output, labels))
 
     @property
     def held(self) -> int:

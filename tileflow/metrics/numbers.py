@@ -5,23 +5,33 @@ import math
 
 import numpy as np
 
+from .base import Metric, Part
 from .view import OutputMeaning
 
 
-class _Columns:
+class _Columns(Metric):
     """Base: sums for each column of the output."""
 
     def __init__(self, view: OutputMeaning) -> None:
         self.view, self.count = view, 0
         self.error: np.ndarray | float = 0.0
 
-    def update(self, output: np.ndarray, labels: np.ndarray) -> None:
+    def part(self, output: np.ndarray, labels: np.ndarray) -> Part:
         values, wanted = self.view.read(output.astype(np.float64), labels.astype(np.float64))
-        self.add(values, wanted)
-        self.count += len(wanted)
+        return np.array(len(wanted), np.int64), *(self.sums(values, wanted) if len(wanted) else ())
 
-    def add(self, values: np.ndarray, wanted: np.ndarray) -> None:
+    def add(self, *part: np.ndarray) -> None:
+        count, *sums = part
+        if sums:
+            self.fold(int(count), *sums)
+        self.count += int(count)
+
+    def sums(self, values: np.ndarray, wanted: np.ndarray) -> Part:
+        """What rows, one at least, say: the sum of errors for each column first."""
         raise NotImplementedError
+
+    def fold(self, count: int, error: np.ndarray) -> None:
+        self.error = self.error + error
 
     def value(self) -> float:
         return self.score() if self.count else math.nan
@@ -33,8 +43,8 @@ class _Columns:
 class MeanAbsoluteError(_Columns):
     """The mean of |output - target|."""
 
-    def add(self, values: np.ndarray, wanted: np.ndarray) -> None:
-        self.error = self.error + np.abs(values - wanted).sum(axis=0)
+    def sums(self, values: np.ndarray, wanted: np.ndarray) -> Part:
+        return (np.abs(values - wanted).sum(axis=0),)
 
     def score(self) -> float:
         return float(np.mean(self.error / self.count))
@@ -43,8 +53,8 @@ class MeanAbsoluteError(_Columns):
 class RootMeanSquaredError(_Columns):
     """The root of the mean of (output - target)^2, of each column; then the mean over columns."""
 
-    def add(self, values: np.ndarray, wanted: np.ndarray) -> None:
-        self.error = self.error + ((values - wanted) ** 2).sum(axis=0)
+    def sums(self, values: np.ndarray, wanted: np.ndarray) -> Part:
+        return (((values - wanted) ** 2).sum(axis=0),)
 
     def score(self) -> float:
         return float(np.mean(np.sqrt(self.error / self.count)))
@@ -62,14 +72,16 @@ class R2(_Columns):
         self.mean: np.ndarray | float = 0.0
         self.spread: np.ndarray | float = 0.0
 
-    def add(self, values: np.ndarray, wanted: np.ndarray) -> None:
-        if not len(wanted):
-            return
-        self.error = self.error + ((values - wanted) ** 2).sum(axis=0)
+    def sums(self, values: np.ndarray, wanted: np.ndarray) -> Part:
         mean = wanted.mean(axis=0)
-        total, distance = self.count + len(wanted), mean - self.mean
-        self.spread = self.spread + ((wanted - mean) ** 2).sum(axis=0) + distance * distance * (self.count * len(wanted) / total)
-        self.mean = self.mean + distance * (len(wanted) / total)
+        return ((values - wanted) ** 2).sum(axis=0), mean, ((wanted - mean) ** 2).sum(axis=0)
+
+    def fold(self, count: int, error: np.ndarray, mean: np.ndarray | float = 0.0,
+             spread: np.ndarray | float = 0.0) -> None:
+        super().fold(count, error)
+        total, distance = self.count + count, mean - self.mean
+        self.spread = self.spread + spread + distance * distance * (self.count * count / total)
+        self.mean = self.mean + distance * (count / total)
 
     def score(self) -> float:
         if self.count < 2:

@@ -11,12 +11,13 @@ from ..graph import NOTHING, Graph, Hints, State, TensorType, Value
 from ..precision.policy import Policy
 from ..state import Session, fitting
 from ..system.errors import TileflowError
+from ..system.nested import PLAIN, Form, Results, TensorPlace, flatten
 from .casting import casting
 from .holding import held
 from .in_place import refuse_old_views
 from .mixed import Recorder
 from .parameter import Buffer, Parameter
-from .stored import Stored
+from .stored import StorageTypes
 from .tensor import Tensor
 from .trace import Trace, current_trace, recording, trace_under_way
 
@@ -42,7 +43,7 @@ def _with_rule(layer: type, hints: Hints) -> Hints:
     return hints if rule is None else replace(hints, casting=replace(hints.casting, rule=rule))
 
 
-class Module(Stored):
+class Module(StorageTypes):
     """Base of all layers and networks. Subclasses assign parameters and modules as attributes and define `forward`.
 
         class Net(nn.Module):
@@ -196,11 +197,26 @@ StoredAs = Callable[[str, str | None, bool], str]
 
 def record(net: Module, inputs: Sequence[tuple[str, TensorType]], *, training: bool, dtype: str, stored: StoredAs | None = None,
            upcast: bool = False) -> Graph:
+    """The graph that `recorded` gives, for calls whose arguments are tensors one after the other."""
+    return recorded(net, inputs, training=training, dtype=dtype, stored=stored, upcast=upcast)[0]
+
+
+def recorded(net: Module, inputs: Sequence[tuple[str, TensorType]], *, training: bool, dtype: str,
+             stored: StoredAs | None = None,
+             upcast: bool = False, form: Form | None = None) -> tuple[Graph, Results | None]:
     """Record a network's graph for inputs of these types; its parameters become states called by their paths.
 
     Args:
+        form: how the tensors and constants of the call are nested; None: tensors one after the other.
         dtype: of floats that nothing else has a type for. stored: of parameters; by default the one they were given, else `dtype`.
         upcast: floats of several types become the widest of them everywhere (see `mixed.Recorder`).
+
+    Returns:
+        the graph, whose outputs are the tensors that `forward` returns, in their order; and how these are nested (None:
+        one, or several in a tuple or list).
+
+    Raises:
+        TileflowError: it returns no tensor, or something else than tensors, None, truth values, numbers and texts.
     """
     graph = Graph(type(net).__name__)
     trace = Trace(graph, training, dtype, Recorder(graph, upcast))
@@ -216,12 +232,24 @@ def record(net: Module, inputs: Sequence[tuple[str, TensorType]], *, training: b
     tensors = [Tensor(trace, trace.builder.input(name, t)) for name, t in inputs]
     boxes = (box for module in net.modules() for item in vars(module).values() for box in _boxes(item, set()))
     with recording(trace), held(boxes):
-        result = net(*tensors)
+        args, named = (tensors, {}) if form is None else form.nested(tensors)
+        result = net(*args, **named)
         trace.builder.begin(NOTHING)
-        for i, tensor in enumerate(result if isinstance(result, (tuple, list)) else (result,)):
-            if not isinstance(tensor, Tensor):
-                raise TileflowError(f"{type(net).__name__}.forward() must return tensors; output {i} is {type(tensor).__name__}.")
-            own = tensor.value.producer is not None and tensor.value not in graph.outputs
-            graph.outputs.append(tensor.value if own else trace.builder.Identity(tensor.value))
+        leaves, structure = flatten(result)
+        for i, (_, leaf) in enumerate(leaves):
+            if isinstance(leaf, Tensor):
+                own = leaf.value.producer is not None and leaf.value not in graph.outputs
+                graph.outputs.append(leaf.value if own else trace.builder.Identity(leaf.value))
+            elif type(leaf) not in PLAIN:
+                raise TileflowError(f"{type(net).__name__}.forward() must return tensors, beside them None, numbers "
+                                    f"and texts, in tuples, lists and dicts; output {i} is {type(leaf).__name__}.")
+        if not graph.outputs:
+            first = leaves[0][1] if leaves else result
+            raise TileflowError(f"{type(net).__name__}.forward() must return tensors; output 0 is "
+                                f"{type(first).__name__}.")
     refuse_old_views(graph, trace.writes)
-    return graph
+    if isinstance(result, Tensor) or (type(result) in (tuple, list) and all(isinstance(x, Tensor) for x in result)):
+        return graph, None
+    numbers = iter(range(len(graph.outputs)))
+    places = [TensorPlace(next(numbers)) if isinstance(leaf, Tensor) else leaf for _, leaf in leaves]
+    return graph, Results.of(structure.unflatten(places))

@@ -13,7 +13,7 @@ from ..system.errors import OptionError, TypeMismatchError
 from .parameter import Parameter
 
 
-class Stored:
+class StorageTypes:
     """What modules have from here, named as torch.nn.Module's methods.
 
     The types hold for the parameters below the module, whatever the option `precision` says (but for "64", which computes all in float64).

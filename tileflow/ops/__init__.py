@@ -50,6 +50,7 @@ from . import (
     top_k,
     trees,
     written_norms,
+    written_products,
 )
 
 __all__ = [
@@ -103,4 +104,5 @@ __all__ = [
     "top_k",
     "trees",
     "written_norms",
+    "written_products",
 ]

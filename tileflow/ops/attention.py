@@ -42,7 +42,8 @@ HEADS_FIRST, HEADS_INSIDE = (0, 1, 2, 3), (0, 2, 1, 3)
 
 @dataclass(frozen=True)
 class AttentionShape:
-    """AttentionShape of an attention: key heads divide the heads, `d` is the size of queries and keys, `e` of values and results."""
+    """AttentionShape of an attention: key heads divide the heads, `d` is the size of queries and keys, `e` of values
+    and results."""
 
     batch: int
     heads: int
@@ -144,7 +145,8 @@ class _Attention(Op):
         """The leaf for operands of this type and this mask."""
         return half(q.code, (mask or q).code, self.softcap != 0) if q.is_half else plain(q.code, self.softcap != 0)
 
-    def describe(self, s: AttentionShape, q: TensorType, mask: TensorType | None) -> tuple[tuple[Axis, ...], list[Operand | None], Operand, Operand]:
+    def describe(self, s: AttentionShape, q: TensorType,
+                 mask: TensorType | None) -> tuple[tuple[Axis, ...], list[Operand | None], Operand, Operand]:
         """The axes; q, k, v and mask; the result; a statistic of the queries. Where heads share keys all key heads are needed."""
         dtype = q.dtype
         shared = "h" if s.heads == s.key_heads else None

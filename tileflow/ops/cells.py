@@ -136,9 +136,10 @@ class Cell:
     """A cell: its kind and functions f, g, h, and how it departs from the ordinary one.
 
     The vectors of a row, by the letters of their arrays: x the input's share of each gate, q the state's, b biases (GRU with `reset_after` has a
-    fourth: the state's bias of n), p peepholes (i, o, f), h and c the states, y the output, r the record, s the reset state of a GRU.
-    Backward: g and k the gradients of h and c, u that of y, hp and cp the states before, d and w the gradients of x and q, f the state before
-    (for the weights' gradients), e the reset state before, or the cell before where there are peepholes.
+    fourth: the state's bias of n), p peepholes (i, o, f), h and c the states, y the output, r the record, s the reset
+    state of a GRU. a is the state as products read it, where that is in 16 bits. Backward: g and k the gradients of h
+    and c, u that of y, hp and cp the states before, d and w the gradients of x and q, f the state before (for the
+    weights' gradients), e the reset state before, or the cell before where there are peepholes.
     """
 
     kind: str
@@ -162,9 +163,13 @@ class Cell:
         """Products of a step."""
         return 2 if self.kind == "GRU" and not self.reset_after else 1
 
-    def forward(self, dtype: str, biased: bool, peepholes: bool, record: bool) -> tuple[RowPass, ...]:
-        """The passes of a step, one after each product."""
-        v = Vectors(dtype)
+    def forward(self, dtype: str, biased: bool, peepholes: bool, record: bool, memory: str = "") -> tuple[RowPass, ...]:
+        """The passes of a step, one after each product; `memory`: the type of operands and results, where that is
+        another."""
+        v = Vectors(dtype, dict.fromkeys("xpyras", memory or dtype))
+
+        def state(h: Expr) -> dict[tuple[str, int], Expr]:
+            return {("h", 0): h, **({("a", 0): h} if memory else {}), ("y", 0): h}
 
         def given(k: int) -> Expr:
             return v("x", k) + v("b", k) + v("q", k) if biased else v("x", k) + v("q", k)
@@ -175,7 +180,7 @@ class Cell:
         f, g = self.functions[0], self.functions[1 if len(self.functions) > 1 else 0]
         if self.kind == "RNN":
             h = f.value(given(0))
-            return (v.row_pass({("h", 0): h, ("y", 0): h, **kept(r0=f.kept(given(0), h))}),)
+            return (v.row_pass({**state(h), **kept(r0=f.kept(given(0), h))}),)
         if self.kind == "LSTM":
             c = v("c")
             peep = [v("p", k) for k in range(3)] if peepholes else None
@@ -186,7 +191,7 @@ class Cell:
             at_o = given(1) + peep[1] * cell if peep else given(1)
             o = f.value(at_o)
             h = o * self.functions[2].unlimited.value(cell)
-            return (v.row_pass({("h", 0): h, ("c", 0): cell, ("y", 0): h, **kept(
+            return (v.row_pass({("c", 0): cell, **state(h), **kept(
                 r0=f.kept(at_i, i), r1=f.kept(at_o, o), r2=f.kept(at_f, forget), r3=g.kept(given(3), new), r4=cell)}),)
         z, r = f.value(given(0)), f.value(given(1))
         if self.reset_after:
@@ -194,16 +199,16 @@ class Cell:
             at_n = (v("x", 2) + v("b", 2) if biased else v("x", 2)) + r * share
             n = g.value(at_n)
             h = (1 - z) * n + z * v("h")
-            return (v.row_pass({("h", 0): h, ("y", 0): h, **kept(
-                r0=f.kept(given(0), z), r1=f.kept(given(1), r), r2=g.kept(at_n, n), r3=share)}),)
+            return (v.row_pass({**state(h),
+                                **kept(r0=f.kept(given(0), z), r1=f.kept(given(1), r), r2=g.kept(at_n, n), r3=share)}),)
         first = v.row_pass({("q", 0): z, ("s", 0): r * v("h"), **kept(r0=f.kept(given(0), z), r1=f.kept(given(1), r))})
         n = g.value(given(2))
         h = (1 - v("q", 0)) * n + v("q", 0) * v("h")
-        return first, v.row_pass({("h", 0): h, ("y", 0): h, **kept(r2=g.kept(given(2), n))})
+        return first, v.row_pass({**state(h), **kept(r2=g.kept(given(2), n))})
 
-    def backward(self, dtype: str, peepholes: bool, gradient: bool) -> tuple[RowPass, ...]:
-        """The passes of a step, one before each product; `gradient`: the output has one."""
-        v = Vectors(dtype)
+    def backward(self, dtype: str, peepholes: bool, gradient: bool, memory: str = "") -> tuple[RowPass, ...]:
+        """The passes of a step, one before each product; `gradient`: the output has one. `memory` as above."""
+        v = Vectors(dtype, dict.fromkeys(("u", "r", "cp", "hp", "p", "d", "w", "f", "e"), memory or dtype))
         f, g = self.functions[0], self.functions[1 if len(self.functions) > 1 else 0]
         dh = v("g") + v("u") if gradient else v("g")
         before = {("f", 0): v("hp")}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from ..graph import FLOATS, Builder, Op, TensorType, Value, op
 from ..graph.op import Types
 from ..graph.sample import Sample, sample
-from ..graph.work import Work
+from ..graph.work import Axis, Operand, Work
 from ..kernels.ctc import ctc_beams, ctc_gradient, ctc_loss
 from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call, In, Out
@@ -40,6 +40,14 @@ def _sizes(types: Types) -> tuple[int, int, int, int]:
             f"{', '.join(map(str, types[:4]))}."
         )
     return probs.shape[0], rows, probs.shape[2], targets.shape[1]
+
+
+def _by_rows(inputs: Types, outputs: Sequence[TensorType], states: int, flops: float) -> Work:
+    """Rows are aligned by themselves: the second dimension of input 0, and the first of all others; `flops` for each of
+    the states of a row, for each element of the first output."""
+    work = counted_whole(inputs, outputs, flops, frozenset(range(1, len(inputs) + len(outputs))))
+    given = (Operand((None, "d0", None), present(inputs[0]).dtype), *work.inputs[1:])
+    return replace(work, inputs=given, axes=(*work.axes, *[Axis("states", states, "whole")] * (states > 1)))
 
 
 def _checked_blank(blank: int, classes: int) -> None:
@@ -122,7 +130,7 @@ class CTCLoss(_Aligning):
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         steps, _, _, labels = _sizes(inputs)
-        return counted_whole(inputs, outputs, 20.0 * steps * (2 * labels + 1))
+        return _by_rows(inputs, outputs, 2 * labels + 1, 20.0 * steps)
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         steps, rows, _, labels = _sizes(inputs)
@@ -162,7 +170,7 @@ class CTCLossGrad(_Aligning):
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         _, _, classes, labels = _sizes(inputs)
-        return counted_whole(inputs, outputs, 50.0 * (2 * labels + 1) / max(1, classes))
+        return _by_rows(inputs, outputs, 1, 50.0 * (2 * labels + 1) / max(1, classes))
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         steps, rows, classes, labels = _sizes(inputs)
@@ -237,7 +245,7 @@ class CTCBeamSearchDecoder(Op):
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         steps, _, classes = present(inputs[0]).shape
-        return counted_whole(inputs, outputs, 30.0 * steps * classes * self.beam_width / self.top_paths)
+        return _by_rows(inputs, outputs, classes * self.beam_width, 30.0 * steps / self.top_paths)
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         steps, rows, classes = present(inputs[0]).shape

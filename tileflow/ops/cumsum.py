@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
-from ..graph.work import LETTERS, Axis, Map, Operand, Work
+from ..graph.work import LETTERS, Axis, Map, Operand, Staged, Work
 from ..kernels.machine.call import Call, In, Out
 from ..kernels.machine.leaf import Generic
 from ..kernels.scan import STRIP, TYPES, running_product, running_product_gradient, running_sum
@@ -35,6 +35,8 @@ class _Running(Op):
     reverse: int = 0
 
     dtypes: ClassVar[tuple[str, ...]] = DTYPES
+    combine: ClassVar[np.ufunc | None] = None
+    """How what comes before a part is taken into it; None: it is not, and the axis is whole."""
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         x = present(types[0])
@@ -46,9 +48,35 @@ class _Running(Op):
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         x = outputs[0]
         names, axis = LETTERS[:x.rank], normal_axis(self.axis, x.rank)
-        whole = Operand(tuple(names), x.dtype)
-        return Map(tuple(Axis(a, n, "whole" if i == axis else "parallel") for i, (a, n) in enumerate(zip(names, x.shape, strict=True))),
-                   (whole,) * len(inputs), (whole,), float(len(inputs)))
+        whole, kind = Operand(tuple(names), x.dtype), "whole" if self.combine is None else "staged"
+        axes = tuple(
+            Axis(a, n, kind if i == axis else "parallel") for i, (a, n) in enumerate(zip(names, x.shape, strict=True))
+        )
+        operands = (whole,) * len(inputs), (whole,), float(len(inputs))
+        return Map(axes, *operands) if self.combine is None else Staged(axes, *operands, joined="scan")
+
+    def part(self, box: Mapping[str, tuple[int, int]], inputs: Types, outputs: Sequence[TensorType]) -> Op:
+        """Parts include their own elements, so that the last one is what the next begins with."""
+        axis = normal_axis(self.axis, outputs[0].rank)
+        whole = self.combine is None or box[LETTERS[axis]] == (0, outputs[0].shape[axis])
+        return self if whole or not self.exclusive else replace(self, exclusive=0)
+
+    def joined(self, starts: Sequence[int], made: Sequence[tuple[np.ndarray, ...]]) -> list[tuple[np.ndarray, ...]]:
+        """Each part with all that comes before it taken in."""
+        assert self.combine is not None
+        axis, order = normal_axis(self.axis, made[0][0].ndim), slice(None, None, -1 if self.reverse else 1)
+        last = [0 if self.reverse else -1]
+        before = np.full_like(np.take(made[0][0], last, axis), self.combine.identity)
+        found: list[tuple[np.ndarray, ...]] = []
+        for y, in made[order]:
+            y = self.combine(before, y) if found else y
+            after = np.take(y, last, axis)
+            if self.exclusive:
+                rest = np.take(y, range(1, y.shape[axis]) if self.reverse else range(y.shape[axis] - 1), axis)
+                y = np.concatenate([rest, before] if self.reverse else [before, rest], axis)
+            found.append((y,))
+            before = after
+        return found[order]
 
 
 def _scanned(x: np.ndarray, op: _Running, scan: Callable[..., np.ndarray], neutral: int) -> np.ndarray:
@@ -75,6 +103,8 @@ def _scan_calls(leaf: Generic, op: _Running, x: TensorType) -> list[Call]:
 class CumSum(_Running):
     """The sum of all elements up to each one along `axis`, that one included unless `exclusive`; from the end if `reverse`. Integers wrap."""
 
+    combine = np.add
+
     @classmethod
     def samples(cls) -> list[Sample]:
         return [sample((3, 4, 5), axis=1), sample((3, 4), axis=-1, exclusive=1), sample((3, 4), axis=0, reverse=1),
@@ -95,6 +125,8 @@ class CumSum(_Running):
 @op("CumProd")
 class CumProd(_Running):
     """The product of all elements up to each one along `axis`, that one included unless `exclusive`; from the end if `reverse`. Integers wrap."""
+
+    combine = np.multiply
 
     @classmethod
     def samples(cls) -> list[Sample]:

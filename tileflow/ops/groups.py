@@ -17,7 +17,7 @@ from ..kernels.move import fill_call
 from ..kernels.norm.groups import group_norm_calls, group_norm_grad_calls
 from ..memory.types import TensorType, type_of
 from ..system.errors import ShapeError, TypeMismatchError, UnsupportedError
-from .norm import BatchNormalization, statistics_of
+from .norm import BatchNormalization, moments, statistics_of
 from .shape import Shape, check_float, present
 
 if TYPE_CHECKING:
@@ -114,10 +114,7 @@ class _Normalisation(_Groups):
         axes, column = tuple(range(2, len(shape))), (1, *shape[1:3], *[1] * (len(shape) - 3))
         x, scale, shift = ((b.cast(v, "float32") for v in (x, scale, shift)) if half else (x, scale, shift))
         x = b.Reshape(x, shape=shape, allowzero=1)
-        mean = b.ReduceMean(x, axes=axes)
-        centred = b.Sub(x, mean)
-        var = b.ReduceMean(b.Mul(centred, centred), axes=axes)
-        inverse = b.Reciprocal(b.Sqrt(b.Add(var, b.scalar(self.epsilon, var))))
+        mean, centred, _, inverse = moments(b, x, axes, self.epsilon)
         factor = b.Mul(inverse, b.Reshape(scale, shape=column, allowzero=1))
         y = b.Reshape(b.Add(b.Mul(centred, factor), b.Reshape(shift, shape=column, allowzero=1)), shape=whole, allowzero=1)
         return [b.Cast(y, to=own) if half else y, *(b.Reshape(v, shape=kept.shape, allowzero=1) for v in (mean, inverse))]

@@ -64,6 +64,14 @@ def _per_channel(v: np.ndarray, rank: int) -> np.ndarray:
     return v.reshape(1, -1, *[1] * (rank - 2))
 
 
+def moments(b: Builder, x: Value, axes: Shape, epsilon: float) -> tuple[Value, Value, Value, Value]:
+    """Over axes: the mean, x less the mean, the variance, and one over the deviation (`epsilon` in its root)."""
+    mean = b.ReduceMean(x, axes=axes)
+    centred = b.Sub(x, mean)
+    var = b.ReduceMean(b.Mul(centred, centred), axes=axes)
+    return mean, centred, var, b.Reciprocal(b.Sqrt(b.Add(var, b.scalar(epsilon, var))))
+
+
 def _other_axes(rank: int) -> Shape:
     return (0, *range(2, rank))
 
@@ -174,10 +182,7 @@ class BatchNormalization(Op):
         axes, column, half = _other_axes(x.type.rank), (1, x.shape[1], *[1] * (x.type.rank - 2)), x.type.is_half
         own = x.dtype
         x, scale, shift = ((b.cast(v, "float32") for v in (x, scale, shift)) if half else (x, scale, shift))
-        mean = b.ReduceMean(x, axes=axes)
-        centred = b.Sub(x, mean)
-        var = b.ReduceMean(b.Mul(centred, centred), axes=axes)
-        inverse = b.Reciprocal(b.Sqrt(b.Add(var, b.scalar(self.epsilon, var))))
+        mean, centred, var, inverse = moments(b, x, axes, self.epsilon)
         factor = b.Mul(inverse, b.Reshape(scale, shape=column, allowzero=1))
         y = b.Add(b.Mul(centred, factor), b.Reshape(shift, shape=column, allowzero=1))
         return [b.Cast(y, to=own) if half else y, *(b.Reshape(v, shape=scale.shape, allowzero=1) for v in (mean, var, inverse))]
@@ -335,10 +340,7 @@ class LayerNormalization(RowNorm):
     def partials(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
         x, scale = present(inputs[0]), present(inputs[1])
         axes = tuple(range(normal_axis(self.axis, x.type.rank), x.type.rank))
-        mean = b.ReduceMean(x, axes=axes)
-        centred = b.Sub(x, mean)
-        var = b.ReduceMean(b.Mul(centred, centred), axes=axes)
-        inverse = b.Reciprocal(b.Sqrt(b.Add(var, b.scalar(self.epsilon, var))))
+        mean, centred, _, inverse = moments(b, x, axes, self.epsilon)
         y = b.Mul(b.Mul(centred, inverse), scale)
         return [y if len(inputs) < 3 or inputs[2] is None else b.Add(y, inputs[2]), mean, inverse]
 

@@ -109,10 +109,20 @@ class Linear(Op):
             raise ShapeError(f"the zero point is {zero} and the scale {scale}; they have one shape.")
         return (x.with_dtype(self.result(x, scale, zero)),)
 
+    def number(self, x: Expr, scale: Expr, zero: Expr | None, to: str) -> Expr:
+        """An element of the output, of type `to`."""
+        raise NotImplementedError
+
     def operands(self, b: Builder, inputs: Sequence[Value | None]) -> list[Value]:
         """x, scale and zero point in shapes that broadcast."""
         x = present(inputs[0])
         return [x, *(spread(b, v, x.shape, self.axis, self.block_size, "the scale") for v in inputs[1:] if v is not None)]
+
+    def expand(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value]:
+        values = self.operands(b, inputs)
+        x, scale, *zero = [Var(i, v.dtype) for i, v in enumerate(values)]
+        to = self.result(values[0].type, values[1].type, values[2].type if zero else None)
+        return [b.Map(*values, exprs=(self.number(x, scale, zero[0] if zero else None, to),))]
 
 
 @op("QuantizeLinear")
@@ -147,11 +157,8 @@ class QuantizeLinear(Linear):
             raise TypeMismatchError(f"its precision is {self.precision}; it can be: {', '.join(FLOATS)}.")
         return to
 
-    def expand(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value]:
-        values = self.operands(b, inputs)
-        x, scale, *zero = [Var(i, v.dtype) for i, v in enumerate(values)]
-        to = self.result(values[0].type, values[1].type, values[2].type if zero else None)
-        return [b.Map(*values, exprs=(quantized(x, scale, zero[0] if zero else None, to, bool(self.saturate), self.precision),))]
+    def number(self, x: Expr, scale: Expr, zero: Expr | None, to: str) -> Expr:
+        return quantized(x, scale, zero, to, bool(self.saturate), self.precision)
 
 
 @op("DequantizeLinear")
@@ -179,11 +186,8 @@ class DequantizeLinear(Linear):
             raise TypeMismatchError(f"the scale is {scale} and the result {to}; floats are wanted.")
         return to
 
-    def expand(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value]:
-        values = self.operands(b, inputs)
-        x, scale, *zero = [Var(i, v.dtype) for i, v in enumerate(values)]
-        to = self.result(values[0].type, values[1].type, values[2].type if zero else None)
-        return [b.Map(*values, exprs=(dequantized(x, scale, zero[0] if zero else None, to),))]
+    def number(self, x: Expr, scale: Expr, zero: Expr | None, to: str) -> Expr:
+        return dequantized(x, scale, zero, to)
 
 
 @op("FakeQuantize", onnx=False)

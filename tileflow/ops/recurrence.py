@@ -10,7 +10,9 @@ import numpy as np
 from ..graph.op import OPS, Op, Types, op
 from ..graph.sample import Sample, sample
 from ..graph.work import Axis, Operand, Stepwise, Window, Work
+from ..kernels.dtypes import ELEMENTS
 from ..kernels.elementwise.expr import Var, evaluate
+from ..kernels.isa.half import stored, summed
 from ..kernels.machine.call import Call, Const, In, Out
 from ..kernels.machine.call import Work as Scratch
 from ..kernels.recurrent.forward import forward_leaf, scratch_elements
@@ -314,7 +316,7 @@ class Recurrence(Recurrent):
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         size = self.packed_elements(inputs, cpu)
-        packed = Scratch("panels", (size,), present(inputs[0]).code)
+        packed = Scratch("panels", (size,), stored(present(inputs[0]).code))
         return [*self.packing(In(1, ()), packed, inputs, cpu), *self.calls(inputs, outputs, packed, cpu)] if size else []
 
     weights: ClassVar[int] = 1
@@ -348,8 +350,9 @@ class Recurrence(Recurrent):
         numbers = self.numbers(s, width, types, record=int(self.record))
         found = []
         for first, count, cell in self.groups():
-            passes = cell.forward(x.dtype, types[2] is not None, types[6] is not None, self.record)
-            scratch = Scratch("rows", (scratch_elements(rows, s.hidden, cell.gates, width, dtype),), dtype)
+            passes = cell.forward(ELEMENTS[summed(dtype)].name, types[2] is not None, types[6] is not None, self.record,
+                                  x.dtype if x.is_half else "")
+            scratch = Scratch("rows", (scratch_elements(rows, s.hidden, cell.gates, width, dtype),), summed(dtype))
             cost = self.cost(s, count, sum(p.flops for p in passes), cpu) * x.itemsize / 4
             args = (given[0], packed, given[2], lengths, *given[4:7], *results, scratch, replace(numbers, first=first),
                     *(c for p in passes for c in p.coefficients))

@@ -10,7 +10,9 @@ import numpy as np
 from ..graph.op import Types, op
 from ..graph.sample import Sample, sample
 from ..graph.work import Work
+from ..kernels.dtypes import ELEMENTS
 from ..kernels.elementwise.expr import Var, evaluate
+from ..kernels.isa.half import stored, summed
 from ..kernels.machine.call import Call, Const, In, Out
 from ..kernels.machine.call import Work as Scratch
 from ..kernels.recurrent.backward import backward_leaf, backward_scratch_elements
@@ -65,7 +67,8 @@ class RecurrenceGrad(Recurrent):
         check_float(y)
         for t in (*types[:LENGTHS], *types[H0:]):
             if t is not None and t.dtype != y.dtype:
-                raise TypeMismatchError(f"the states are {y.dtype} and another input {t.dtype}; they must have one float type.")
+                raise TypeMismatchError(f"the states are {y.dtype} and another input {t.dtype}; they must have one "
+                                        "float type.")
         assert s.directions == self.directions, f"{y} beside {self.directions} directions"
         assert present(types[RECORD]).shape == self.along(s, cell.recorded * s.hidden), f"{types[RECORD]} beside {y}"
         assert present(types[R]).shape == (s.directions, cell.gates * s.hidden, s.hidden), f"{types[R]} beside {y}"
@@ -140,7 +143,7 @@ class RecurrenceGrad(Recurrent):
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         size = self.packed_elements(inputs, cpu)
-        packed = Scratch("panels", (size,), present(inputs[Y]).code)
+        packed = Scratch("panels", (size,), stored(present(inputs[Y]).code))
         return [*self.packing(In(R, ()), packed, inputs, cpu), *self.calls(inputs, outputs, packed, cpu)] if size else []
 
     def calls(self, inputs: Types, outputs: Sequence[TensorType], packed: In | Scratch, cpu: Cpu) -> list[Call]:
@@ -159,8 +162,9 @@ class RecurrenceGrad(Recurrent):
                                                              (("gradient", GY), ("gradient_h", GH), ("gradient_c", GC))})
         found = []
         for first, count, cell in self.groups():
-            passes = cell.backward(y.dtype, inputs[P] is not None, inputs[GY] is not None)
-            scratch = Scratch("rows", (backward_scratch_elements(rows, s.hidden, width, dtype),), dtype)
+            passes = cell.backward(ELEMENTS[summed(dtype)].name, inputs[P] is not None, inputs[GY] is not None,
+                                   y.dtype if y.is_half else "")
+            scratch = Scratch("rows", (backward_scratch_elements(rows, s.hidden, width, dtype),), summed(dtype))
             cost = self.cost(s, count, sum(p.flops for p in passes), cpu) * y.itemsize / 4
             args = (*given[GY:R], packed, lengths, *given[H0:RECORD + 1], *results, scratch,
                     replace(numbers, first=first), *(c for p in passes for c in p.coefficients))

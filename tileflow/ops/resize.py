@@ -47,7 +47,8 @@ class SparseRows:
         """From the (index, weight) pairs of each output."""
         start = np.cumsum([0, *map(len, rows)])
         pairs = [pair for row in rows for pair in row]
-        return SparseRows(size, start.astype(np.int64), np.array([i for i, _ in pairs], np.int64), np.array([w for _, w in pairs], np.float64))
+        return SparseRows(size, start.astype(np.int64), np.array([i for i, _ in pairs], np.int64),
+                          np.array([w for _, w in pairs], np.float64))
 
     @property
     def turned(self) -> SparseRows:
@@ -55,7 +56,8 @@ class SparseRows:
         owner = np.repeat(np.arange(len(self.start) - 1), np.diff(self.start))
         order = np.argsort(self.index, kind="stable")
         start = np.searchsorted(self.index[order], np.arange(self.size + 1))
-        return SparseRows(len(self.start) - 1, start.astype(np.int64), owner[order].astype(np.int64), self.weight[order])
+        return SparseRows(len(self.start) - 1, start.astype(np.int64), owner[order].astype(np.int64),
+                          self.weight[order])
 
     def arrays(self, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         return self.start, self.index, self.weight.astype(dtype)
@@ -80,7 +82,8 @@ class Interpolate(Op):
 
     @classmethod
     def samples(cls) -> list[Sample]:
-        table = SparseRows.of(4, [[(0, 0.25), (1, 0.75)], [(2, 1.5)], [], [(3, 1.0), (0, 2.0), (3, -0.5)], [(1, 1.0), (2, 2.0)]])
+        table = SparseRows.of(4, [[(0, 0.25), (1, 0.75)], [(2, 1.5)], [], [(3, 1.0), (0, 2.0), (3, -0.5)],
+                                  [(1, 1.0), (2, 2.0)]])
         arrays = (*table.arrays(np.dtype("f4")), *table.turned.arrays(np.dtype("f4")))
         return [sample((3, 4), *arrays, axis=1), sample((4, 9, 2), *arrays, axis=0), sample((2, 4, 2), *arrays, axis=1)]
 

@@ -3,24 +3,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
-from ..graph.work import LETTERS, Operand, Reduce, Work
+from ..graph.work import LETTERS, Operand, Scatter, Work
 from ..graph.work import Axis as WorkAxis
 from ..kernels.dtypes import BITS
 from ..kernels.elementwise.expr import Const, Expr, Var, cast, where
 from ..kernels.machine.call import Call, In, Out
 from ..kernels.move import copy_call
-from ..kernels.scatter import REDUCTIONS, STRIP, scatter_rows
+from ..kernels.scatter import LANES, REDUCTIONS, STRIP, scatter_along, scatter_rows
 from ..memory.types import TensorType
 from ..system.errors import OptionError, ShapeError, TypeMismatchError
 from .gather_nd import row_places
-from .places import check_indices, element_places
+from .places import check_indices, element_places, known_place
 from .shape import normal_axis, present
 
 if TYPE_CHECKING:
@@ -48,29 +48,150 @@ class _Reducing(Op):
             raise TypeMismatchError(f"the data is {data} and the updates are {updates}; cast them to one type.")
 
 
-@op("ScatterRows", onnx=False)
-class ScatterRows(_Reducing):
-    """The data [n, ...] with updates [*index, ...] at the rows that the index [...] names; negative ones count from the end.
+@dataclass(frozen=True, repr=False)
+class _Table(_Reducing):
+    """Shared by those that write a table: rows of it, or elements along its second axis.
 
-    Extremes of NaN are NaN; booleans are added by "or" and multiplied by "and". An index out of range stops the run with status INDEX_OUT_OF_RANGE.
+    along: the axis that an index names.
     """
 
-    @classmethod
-    def samples(cls) -> list[Sample]:
-        twice = np.array([[2, 0], [-1, 2]])
-        return [sample((4, 3), twice, (2, 2, 3), reduction=r) for r in REDUCTIONS] + [sample((5,), np.array([1, 1, 4], np.int32), (3,))]
+    along: ClassVar[int]
 
     @property
     def halves(self) -> bool:          # type: ignore[override]
         """What only moves is moved by its bits."""
         return self.reduction == "none"
 
+    def picked(self, b: Builder, table: Value, index: Value) -> Value:
+        """What lies at the places of the index."""
+        raise NotImplementedError
+
+    def put_call(self, data: TensorType, index: TensorType, updates: TensorType) -> Call:
+        """The call that puts updates, of which there are some, onto a copy of the data."""
+        raise NotImplementedError
+
+    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
+        data, index, updates = map(present, inputs)
+        if not data.size:
+            return []
+        copy = copy_call(In(0, (data.size,)), Out(0, (data.size,)), data.size, data.itemsize)
+        if not updates.size:
+            return [copy]
+        return [copy, self.put_call(data, index, updates)]
+
+    def put(self, b: Builder, table: Value, index: Value, updates: Value, reduction: str = "none") -> Value:
+        """This operator with another reduction, on other operands."""
+        return b.emit(replace(self, reduction=reduction), table, index, updates)[0]
+
+    def vjp(self, b: Builder, grads: Sequence[Value | None], inputs: Sequence[Value | None],
+            outputs: Sequence[Value]) -> Sequence[Value | None]:
+        data, index, updates = map(present, inputs)
+        g, y = grads[0], outputs[0]
+        if g is None:
+            return [None, None, None]
+        return getattr(self, f"_{self.reduction}_gradients")(b, g, data, index, updates, y)
+
+    def _none_gradients(self, b: Builder, g: Value, data: Value, index: Value, updates: Value, y: Value) -> Sequence[Value | None]:
+        """Of several updates for one place only the last one is seen."""
+        mine = self.picked(b, g, index)
+        known = b.graph.constants.get(index)
+        if known is None or _meet(known, data.shape[self.along], self.along):
+            order = b.constant(np.arange(math.prod(index.shape)).reshape(index.shape))
+            places = data.shape if self.along else data.shape[:1]
+            last = self.put(b, b.Expand(b.constant(np.int64(0)), shape=places), index, order)
+            seen = b.Equal(self.picked(b, last, index), order)
+            seen = b.Reshape(seen, shape=index.shape + (1,) * (updates.type.rank - index.type.rank), allowzero=1)
+            mine = b.Where(seen, mine, b.scalar(0.0, mine))
+        return [self.put(b, g, index, b.Expand(b.scalar(0.0, g), shape=updates.shape)), None, mine]
+
+    def _add_gradients(self, b: Builder, g: Value, data: Value, index: Value, updates: Value, y: Value) -> Sequence[Value | None]:
+        return [g, None, self.picked(b, g, index)]
+
+    def _mul_gradients(self, b: Builder, g: Value, data: Value, index: Value, updates: Value, y: Value) -> Sequence[Value | None]:
+        """The product of the others: without a division by 0, also where one of them is 0."""
+        zero, one = b.scalar(0.0, data), b.scalar(1.0, data)
+        ones, zeros = (b.Expand(v, shape=data.shape) for v in (one, zero))
+        is_zero = b.Equal(updates, zero)
+        rest = b.Where(is_zero, one, updates)
+        product = self.picked(b, b.Mul(g, self.put(b, data, index, rest, "mul")), index)
+        count = self.picked(b, self.put(b, zeros, index, b.Where(is_zero, one, zero), "add"), index)
+        others = b.Where(is_zero, b.Where(b.Equal(count, one), product, zero), b.Where(b.Equal(count, zero), b.Div(product, rest), zero))
+        return [b.Mul(g, self.put(b, ones, index, updates, "mul")), None, others]
+
+    def _best_gradients(self, b: Builder, g: Value, data: Value, index: Value, updates: Value, y: Value) -> Sequence[Value | None]:
+        """Ties share, as they do in reductions."""
+        zero, one = b.scalar(0.0, data), b.scalar(1.0, data)
+        kept = b.Where(b.Equal(data, y), one, zero)
+        taken = b.Where(b.Equal(updates, self.picked(b, y, index)), one, zero)
+        share = b.Div(g, self.put(b, kept, index, taken, "add"))
+        return [b.Mul(kept, share), None, b.Mul(taken, self.picked(b, share, index))]
+
+    _min_gradients = _max_gradients = _best_gradients
+
+    def put_work(
+        self,
+        data: TensorType,
+        index: TensorType,
+        updates: TensorType,
+        table: Sequence[str | None],
+        places: Sequence[str],
+    ) -> Scatter:
+        """The work of a table and an index of these dimensions."""
+        names = LETTERS[:updates.rank]
+        axes = tuple(
+            WorkAxis(a, n, "parallel" if a in table else "reduce") for a, n in zip(names, updates.shape, strict=True)
+        )
+        whole = Operand(tuple(table), data.dtype)
+        return Scatter(
+            axes,
+            (whole, Operand(tuple(places), index.dtype), Operand(tuple(names), updates.dtype)),
+            (whole,),
+            1.0,
+            {"rows": data.shape[self.along]},
+            combine=self.reduction,
+            onto=True,
+        )
+
+    def elements(self, data: TensorType) -> tuple[str, str]:
+        """The letter of what a leaf moves or combines, and how."""
+        if self.reduction == "none" or data.dtype == "bool":
+            return BITS[data.itemsize], {"add": "max", "mul": "min"}.get(self.reduction, self.reduction)
+        return data.code, self.reduction
+
+
+def _meet(places: np.ndarray, n: int, axis: int) -> bool:
+    """Whether two known places along an axis of n elements are one; those of the first axis are all of one lane."""
+    found = np.sort(places % max(n, 1), axis if axis else None, kind="stable")
+    found = np.moveaxis(found, axis, 0) if axis else found
+    return bool((found[1:] == found[:-1]).any())
+
+
+@op("ScatterRows", onnx=False)
+class ScatterRows(_Table):
+    """The data [n, ...] with updates [*index, ...] at the rows that the index [...] names; negative ones count from the
+    end.
+
+    Extremes of NaN are NaN; booleans are added by "or" and multiplied by "and". An index out of range stops the run
+    with status INDEX_OUT_OF_RANGE.
+    """
+
+    along = 0
+
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        twice = np.array([[2, 0], [-1, 2]])
+        return [sample((4, 3), twice, (2, 2, 3), reduction=r) for r in REDUCTIONS] + [
+            sample((5,), np.array([1, 1, 4], np.int32), (3,))
+        ]
+
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         data, index, updates = map(present, types)
         self.check(data, index, updates)
         if not data.rank or updates.shape != index.shape + data.shape[1:]:
-            raise ShapeError(f"updates {list(updates.shape)} for rows of {list(data.shape)} at indices {list(index.shape)}; "
-                             f"they must be {[*index.shape, *data.shape[1:]]}.")
+            raise ShapeError(
+                f"updates {list(updates.shape)} for rows of {list(data.shape)} at indices {list(index.shape)}; "
+                f"they must be {[*index.shape, *data.shape[1:]]}."
+            )
         return (data,)
 
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
@@ -85,71 +206,68 @@ class ScatterRows(_Reducing):
             UFUNCS[self.reduction].at(y, index, updates)
         return (y,)
 
-    def vjp(self, b: Builder, grads: Sequence[Value | None], inputs: Sequence[Value | None],
-            outputs: Sequence[Value]) -> Sequence[Value | None]:
-        data, index, updates = map(present, inputs)
-        g, y = grads[0], outputs[0]
-        if g is None:
-            return [None, None, None]
-        return getattr(self, f"_{self.reduction}_gradients")(b, g, data, index, updates, y)
-
-    def _none_gradients(self, b: Builder, g: Value, data: Value, index: Value, updates: Value, y: Value) -> Sequence[Value | None]:
-        """Of several updates for one place only the last one is seen."""
-        mine = b.Gather(g, index, axis=0)
-        known = b.graph.constants.get(index)
-        if known is None or len(np.unique(known % max(data.shape[0], 1))) < known.size:
-            order = b.constant(np.arange(math.prod(index.shape)).reshape(index.shape))
-            last = b.ScatterRows(b.Expand(b.constant(np.int64(0)), shape=data.shape[:1]), index, order)
-            seen = b.Equal(b.Gather(last, index, axis=0), order)
-            seen = b.Reshape(seen, shape=index.shape + (1,) * (data.type.rank - 1), allowzero=1)
-            mine = b.Where(seen, mine, b.scalar(0.0, mine))
-        return [b.ScatterRows(g, index, b.Expand(b.scalar(0.0, g), shape=updates.shape)), None, mine]
-
-    def _add_gradients(self, b: Builder, g: Value, data: Value, index: Value, updates: Value, y: Value) -> Sequence[Value | None]:
-        return [g, None, b.Gather(g, index, axis=0)]
-
-    def _mul_gradients(self, b: Builder, g: Value, data: Value, index: Value, updates: Value, y: Value) -> Sequence[Value | None]:
-        """The product of the others: without a division by 0, also where one of them is 0."""
-        zero, one = b.scalar(0.0, data), b.scalar(1.0, data)
-        ones, zeros = (b.Expand(v, shape=data.shape) for v in (one, zero))
-        is_zero = b.Equal(updates, zero)
-        rest = b.Where(is_zero, one, updates)
-        product = b.Gather(b.Mul(g, b.ScatterRows(data, index, rest, reduction="mul")), index, axis=0)
-        count = b.Gather(b.ScatterRows(zeros, index, b.Where(is_zero, one, zero), reduction="add"), index, axis=0)
-        others = b.Where(is_zero, b.Where(b.Equal(count, one), product, zero), b.Where(b.Equal(count, zero), b.Div(product, rest), zero))
-        return [b.Mul(g, b.ScatterRows(ones, index, updates, reduction="mul")), None, others]
-
-    def _best_gradients(self, b: Builder, g: Value, data: Value, index: Value, updates: Value, y: Value) -> Sequence[Value | None]:
-        """Ties share, as they do in reductions."""
-        zero, one = b.scalar(0.0, data), b.scalar(1.0, data)
-        kept = b.Where(b.Equal(data, y), one, zero)
-        taken = b.Where(b.Equal(updates, b.Gather(y, index, axis=0)), one, zero)
-        share = b.Div(g, b.ScatterRows(kept, index, taken, reduction="add"))
-        return [b.Mul(kept, share), None, b.Mul(taken, b.Gather(share, index, axis=0))]
-
-    _min_gradients = _max_gradients = _best_gradients
+    def picked(self, b: Builder, table: Value, index: Value) -> Value:
+        return b.Gather(table, index, axis=0)
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         data, index, updates = map(present, inputs)
         names = LETTERS[:updates.rank]
-        columns = tuple(names[index.rank:])
-        axes = tuple(WorkAxis(a, n, "whole" if i < index.rank else "parallel") for i, (a, n) in enumerate(zip(names, updates.shape, strict=True)))
-        table = Operand((None, *columns), data.dtype)
-        return Reduce(axes, (table, Operand(tuple(names[:index.rank]), index.dtype), Operand(tuple(names), updates.dtype)), (table,), 1.0)
+        return self.put_work(data, index, updates, (None, *names[index.rank:]), names[:index.rank])
 
-    def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
-        data, index, updates = map(present, inputs)
-        if not data.size:
-            return []
-        copy = copy_call(In(0, (data.size,)), Out(0, (data.size,)), data.size, data.itemsize)
-        if not updates.size:
-            return [copy]
-        code, reduction = data.code, self.reduction
-        if self.reduction == "none" or data.dtype == "bool":
-            code, reduction = BITS[data.itemsize], {"add": "max", "mul": "min"}.get(reduction, reduction)
-        inner = math.prod(data.shape[1:])
+    def put_call(self, data: TensorType, index: TensorType, updates: TensorType) -> Call:
+        (code, reduction), inner = self.elements(data), math.prod(data.shape[1:])
         args = (In(1, (index.size,)), In(2, (index.size, inner)), Out(0, (data.shape[0], inner)))
-        return [copy, Call(scatter_rows(code, index.code, reduction), args, -(-inner // STRIP), 1, updates.nbytes * 0.1 + index.size * 3.0)]
+        return Call(scatter_rows(code, index.code, reduction), args, -(-inner // STRIP), 1,
+                    updates.nbytes * 0.1 + index.size * 3.0)
+
+
+@op("ScatterAlong", onnx=False)
+class ScatterAlong(_Table):
+    """The data [outer, n, inner] with updates [outer, k, inner], each at the place along the second axis that its index
+    names, and at its own place along the others; negative ones count from the end. As ScatterRows otherwise.
+    """
+
+    along = 1
+
+    @classmethod
+    def samples(cls) -> list[Sample]:
+        twice = np.array([[[2, 0, 1], [-1, 2, 1]], [[0, 0, 0], [0, 1, -4]]])
+        return [sample((2, 4, 3), twice, (2, 2, 3), reduction=r) for r in REDUCTIONS] + [
+            sample((1, 5, 2), ("int32", (1, 7, 2), -5, 5), (1, 7, 2))
+        ]
+
+    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
+        data, index, updates = map(present, types)
+        self.check(data, index, updates)
+        if data.rank != 3 or updates.shape != index.shape or index.shape[::2] != data.shape[::2]:
+            raise ShapeError(
+                f"indices {list(index.shape)} and updates {list(updates.shape)} for {list(data.shape)}: they must be "
+                "alike, and differ from it along the second of three axes only."
+            )
+        return (data,)
+
+    def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
+        data, index, updates = map(present, inputs)
+        if index.size and not (-data.shape[1] <= index.min() and index.max() < data.shape[1]):
+            raise ShapeError(f"indices {index.min()} to {index.max()} are not all among {data.shape[1]} places.")
+        y = data.copy()
+        for o, k, i in np.ndindex(index.shape):
+            at, new = (o, index[o, k, i], i), updates[o, k, i]
+            y[at] = new if self.reduction == "none" else UFUNCS[self.reduction](y[at], new)
+        return (y,)
+
+    def picked(self, b: Builder, table: Value, index: Value) -> Value:
+        return b.GatherElements(table, index, axis=1)
+
+    def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
+        data, index, updates = map(present, inputs)
+        return self.put_work(data, index, updates, (LETTERS[0], None, LETTERS[2]), LETTERS[:3])
+
+    def put_call(self, data: TensorType, index: TensorType, updates: TensorType) -> Call:
+        code, reduction = self.elements(data)
+        units = data.shape[0] * -(-data.shape[2] // LANES)
+        args = (In(1, index.shape), In(2, updates.shape), Out(0, data.shape))
+        return Call(scatter_along(code, index.code, reduction), args, units, 1, index.size * 3.0)
 
 
 @op("ScatterElements")
@@ -177,9 +295,25 @@ class ScatterElements(_Reducing):
 
     def expand(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value]:
         data, index, updates = map(present, inputs)
-        places = element_places(b, index, data.shape, normal_axis(self.axis, data.type.rank))
+        axis = normal_axis(self.axis, data.type.rank)
+        if all(i == axis or n == m for i, (n, m) in enumerate(zip(index.shape, data.shape, strict=True))):
+            return [self._along(b, data, index, updates, axis)]
+        places = element_places(b, index, data.shape, axis)
         flat = b.ScatterRows(b.Reshape(data, shape=(data.type.size,), allowzero=1), places, updates, reduction=self.reduction)
         return [b.Reshape(flat, shape=data.shape, allowzero=1)]
+
+    def _along(self, b: Builder, data: Value, index: Value, updates: Value, axis: int) -> Value:
+        """Where the other axes are the data's, each element stays in its lane."""
+        known = b.graph.constants.get(index)
+        if known is not None:
+            index = b.constant(known_place(known, data.shape[axis], data.shape), "places")
+        lanes = [
+            (math.prod(v.shape[:axis]), v.shape[axis], math.prod(v.shape[axis + 1 :])) for v in (data, index, updates)
+        ]
+        table, places, new = (
+            b.Reshape(v, shape=shape, allowzero=1) for v, shape in zip((data, index, updates), lanes, strict=True)
+        )
+        return b.Reshape(b.ScatterAlong(table, places, new, reduction=self.reduction), shape=data.shape, allowzero=1)
 
 
 @op("ScatterND")

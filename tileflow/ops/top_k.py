@@ -2,14 +2,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
-from ..graph.work import LETTERS, Map, Operand, Work
+from ..graph.work import LETTERS, Operand, Staged, Work
 from ..graph.work import Axis as WorkAxis
 from ..kernels.machine.call import Call
 from ..kernels.top_k import top_k_calls
@@ -76,9 +77,29 @@ class TopK(Op):
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
         x = present(inputs[0])
         axis, names = normal_axis(self.axis, x.rank), LETTERS[:x.rank]
-        axes = tuple(WorkAxis(a, n, "whole" if i == axis else "parallel") for i, (a, n) in enumerate(zip(names, x.shape, strict=True)))
+        axes = tuple(
+            WorkAxis(a, n, "staged" if i == axis else "parallel")
+            for i, (a, n) in enumerate(zip(names, x.shape, strict=True))
+        )
         best = tuple(None if i == axis else a for i, a in enumerate(names))
-        return Map(axes, (Operand(tuple(names), x.dtype),), tuple(Operand(best, y.dtype) for y in outputs), math.log2(self.K + 1) + 1.0)
+        return Staged(
+            axes,
+            (Operand(tuple(names), x.dtype),),
+            tuple(Operand(best, y.dtype) for y in outputs),
+            math.log2(self.K + 1) + 1.0,
+            joined="select",
+        )
+
+    def part(self, box: Mapping[str, tuple[int, int]], inputs: Types, outputs: Sequence[TensorType]) -> Op:
+        lo, hi = box[LETTERS[normal_axis(self.axis, present(inputs[0]).rank)]]
+        return self if hi - lo >= self.K else replace(self, K=hi - lo)
+
+    def joined(self, starts: Sequence[int], made: Sequence[tuple[np.ndarray, ...]]) -> list[tuple[np.ndarray, ...]]:
+        """The best of what all parts have: those of an earlier part come first, as they do in the whole."""
+        values = np.concatenate([best for best, _ in made], self.axis)
+        places = np.concatenate([at + start for start, (_, at) in zip(starts, made, strict=True)], self.axis)
+        best, at = replace(self, K=min(self.K, values.shape[self.axis])).reference(values)
+        return [(best, np.take_along_axis(places, at, self.axis))]
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         x = present(inputs[0])

@@ -2,13 +2,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
-from ..graph.work import Axis, Map, Operand, Work
+from ..graph.work import Axis, Map, Operand, Staged, Work
 from ..kernels import trees as kernels
 from ..kernels.machine.call import Call
 from ..memory.types import TensorType
@@ -16,6 +17,8 @@ from ..system.errors import ShapeError, TypeMismatchError
 from .shape import present
 
 if TYPE_CHECKING:
+    from ..graph.builder import Builder
+    from ..graph.graph import Value
     from ..kernels.isa.cpu import Cpu
 
 WIDE = ("float32", "float64")
@@ -34,6 +37,8 @@ class Trees(Op):
     [votes], votes float64 [votes], base float64 [targets]. Whoever makes the tables sees to it that they hold together.
 
     Output: [rows, targets] of x's type: the sum, average, least or largest vote of all trees (0 where there is none), and base.
+
+    bare: where there is no least or largest vote, the output is NaN instead.
     """
 
     no_gradient = "trees are constant between their thresholds: they are not trained, and pass no gradient on to their features"
@@ -41,6 +46,7 @@ class Trees(Op):
     aggregate: str = "SUM"
     missing: int = 0
     depth: int = 8
+    bare: int = 0
 
     @classmethod
     def samples(cls) -> list[Sample]:
@@ -102,19 +108,51 @@ class Trees(Op):
                     total[row, targets[v]] = combine(total[row, targets[v]], votes[v])
         if self.aggregate == "AVERAGE":
             total /= max(len(roots), 1)
-        return ((np.where(np.isnan(total), 0, total) if combine is not np.add else total) + base).astype(x.dtype),
+        return ((total if combine is np.add
+                 or self.bare else np.where(np.isnan(total), 0, total)) + base).astype(x.dtype),
 
     def work(self, inputs: Types, outputs: Sequence[TensorType]) -> Work:
-        """Rows are walked by themselves, each through all trees, whatever there is to vote for."""
-        y, steps = outputs[0], present(inputs[3]).shape[0] * max(1, self.depth)
+        """Rows are walked by themselves, each through all trees, whatever there is to vote for; what votes of some
+        trees come to is combined as all votes are."""
+        y, depth, trees = outputs[0], max(1, self.depth), present(inputs[3]).shape[0]
         tables = [Operand((None,) * t.rank, t.dtype) for t in map(present, inputs[1:])]
-        return Map((Axis("n", y.shape[0]),), (Operand(("n", None), y.dtype), *tables), (Operand(("n", None), y.dtype),), float(steps),
-                   functions=(("walk", y.dtype, steps),))
+        x = y_ = Operand(("a", None), y.dtype)
+        if trees < 2:
+            return Map(
+                (Axis("a", y.shape[0]),),
+                (x, *tables),
+                (y_,),
+                float(trees * depth),
+                functions=(("walk", y.dtype, trees * depth),),
+            )
+        tables[2] = Operand(("t",), tables[2].dtype)
+        summed = self.aggregate == "SUM"
+        return Staged(
+            (Axis("a", y.shape[0]), Axis("t", trees, "staged")),
+            (x, *tables),
+            (y_,),
+            float(depth),
+            joined="add" if summed else f"f{self.aggregate.lower()}" if self.bare else "",
+            once=(7,) if summed else (),
+            functions=(("walk", y.dtype, depth),),
+        )
+
+    def partials(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value]:
+        """Votes without base, of which parts of the trees combine; then what all trees make of them, and base."""
+        *tables, base = map(present, inputs)
+        trees, nothing = tables[3].shape[0], b.constant(np.zeros(base.shape, np.float64))
+        if self.aggregate == "AVERAGE":
+            total = b.emit(replace(self, aggregate="SUM"), *tables, nothing)[0]
+            votes = b.Div(total, b.scalar(float(trees), total))
+        else:
+            best = b.emit(replace(self, bare=1), *tables, nothing)[0]
+            votes = b.Where(b.IsNaN(best), b.scalar(0.0, best), best)
+        return [b.Add(votes, b.Cast(base, to=votes.dtype))]
 
     def kernel(self, inputs: Types, outputs: Sequence[TensorType], cpu: Cpu) -> list[Call]:
         given = [present(t) for t in inputs]
         return kernels.trees_calls([t.shape for t in given], outputs[0].shape[1], given[0].code, self.aggregate,
-                                   bool(self.missing), self.depth)
+                                   bool(self.missing), self.depth, bool(self.bare))
 
 
 def _tables(thresholds: list[float], links: list[list[int]], *rest: list) -> list[np.ndarray]:

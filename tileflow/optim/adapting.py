@@ -9,14 +9,14 @@ from typing import Literal
 from ..graph import Builder, Graph, Origin, State, Value
 from ..memory.types import HALVES, TensorType
 from ..system.errors import OptionError
-from .scaling import BAD_LOSSES, GROWTH, IN_A_ROW, LARGE, LARGEST, LOSS_SCALE, SINCE, SKIPPED, SMALLEST, USED_SCALE, Scaling, check_scale
+from .scaling import BAD_LOSSES, GROWTH, IN_A_ROW, LARGE, LARGEST, LOSS_SCALE, SINCE, SKIPPED, SMALLEST, USED_SCALE, LossScaling, check_scale
 
 ORIGIN = Origin(("loss scaling",), "update")
 NUMBER = TensorType("float64", ())
 FLOAT16_MAX = 65504.0
 
 
-def adapt(parts: Mapping[str, Graph], loss: Value, scaling: Scaling, micro_batches: int) -> dict[Value, Value]:
+def adapt(parts: Mapping[str, Graph], loss: Value, scaling: LossScaling, micro_batches: int) -> dict[Value, Value]:
     """Let the update skip what is not finite and find the next scale.
 
     Args:
@@ -71,7 +71,7 @@ def _select(w: UpdateWriter, finite: Value) -> None:
                 state.output = w.b.Where(finite, state.output, state.input)
 
 
-def _dynamic(w: UpdateWriter, scaling: Scaling, finite: Value) -> None:
+def _dynamic(w: UpdateWriter, scaling: LossScaling, finite: Value) -> None:
     """As torch.amp.GradScaler: the scale shrinks after a bad update and grows after `growth_interval` good ones in a row."""
     b, scale = w.b, w.scale()
     due: list[Value] = []
@@ -87,7 +87,7 @@ def _dynamic(w: UpdateWriter, scaling: Scaling, finite: Value) -> None:
     scale.output = b.Cast(w.choose(finite, w.choose(due[0], grown, wide), shrunk), to="float32")
 
 
-def _histogram(w: UpdateWriter, scaling: Scaling, finite: Value | None, large: Value, total: float) -> None:
+def _histogram(w: UpdateWriter, scaling: LossScaling, finite: Value | None, large: Value, total: float) -> None:
     """As PopART: halved where large > f * small with f = t / (1 - t), else doubled; every `update_period` updates."""
     b, scale, t = w.b, w.scale(), scaling.threshold_upper_count_proportion
     small = b.Sub(w.number(total), large)
@@ -162,7 +162,8 @@ def tracked(micro: Graph) -> list[Value]:
 
 
 def summed_in_step(b: Builder, values: Sequence[Value], measured: Callable[[Value], Value]) -> Value:
-    """The sum of a scalar of each value, an output of the builder's micro-step; each part is where its value is made."""
+    """The sum of a scalar of each value, an output of the builder's micro-step; each part is where its value is
+    made."""
     total: Value | None = None
     for v in values:
         with b.at(b.origin if v.producer is None else v.producer.origin):
@@ -174,15 +175,18 @@ def summed_in_step(b: Builder, values: Sequence[Value], measured: Callable[[Valu
 
 
 def loss_scale(b: Builder, initial: float) -> State:
-    """The loss scale (float32 scalar, `initial` where it begins) as a state of the builder's graph, which reads it only."""
+    """The loss scale (float32 scalar, `initial` where it begins) as a state of the builder's graph, which reads it
+    only."""
     value = Value(b.name(LOSS_SCALE), TensorType("float32", ()))
-    state = State(LOSS_SCALE, "optimizer", value, group=LOSS_SCALE, owner="optimizer", role="loss_scale", fill=check_scale(initial))
+    state = State(LOSS_SCALE, "optimizer", value, group=LOSS_SCALE, owner="optimizer", role="loss_scale",
+                  fill=check_scale(initial))
     b.graph.states.append(state)
     return state
 
 
 def unscaling(b: Builder, scale: Value, micro_batches: int) -> Value:
-    """The factor (float64 scalar) that takes the scale out of a sum of gradients and divides it by the number of micro-batches."""
+    """The factor (float64 scalar) that takes the scale out of a sum of gradients and divides it by the number of
+    micro-batches."""
     one, count = (b.constant(number) for number in (1.0, float(micro_batches)))
     wide = b.Cast(scale, to="float64")
     return b.Div(one, wide if micro_batches == 1 else b.Mul(wide, count))

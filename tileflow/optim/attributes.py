@@ -71,10 +71,11 @@ def check_type(owner: str, name: str, value: Any) -> str | None:
     return found
 
 
-__all__ = ["ALWAYS_VARIABLE", "PARTS", "Owner", "Schedule", "VariableAttributes", "check_number", "check_type", "check_value", "numbers_of"]
+__all__ = ["ALWAYS_VARIABLE", "PARTS", "AttributeOwner", "Schedule", "VariableAttributes", "check_number", "check_type",
+           "check_value", "numbers_of"]
 
 
-class Owner(Protocol):
+class AttributeOwner(Protocol):
     """What groups and variable attributes ask of the optimizer whose they are."""
 
     numbers: ClassVar[tuple[str, ...]]
@@ -92,11 +93,11 @@ class VariableAttributes:
     marked, and loss_scaling always. Mark before the model is compiled.
     """
 
-    def __init__(self, optimizer: Owner, given: Iterable[str]) -> None:
+    def __init__(self, optimizer: AttributeOwner, given: Iterable[str]) -> None:
         self._optimizer = optimizer
         self._variable = set(given)
 
-    def of(self, other: Owner) -> VariableAttributes:
+    def of(self, other: AttributeOwner) -> VariableAttributes:
         """The same for a copy of the optimizer."""
         return VariableAttributes(other, self._variable)
 

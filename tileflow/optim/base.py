@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..graph import Builder, Graph, Origin, State, Value
+from ..graph import PARTIAL, Builder, Graph, Origin, State, Value
 from ..memory.types import TensorType
 from ..system.errors import OptionError
 from .adapting import loss_scale, unscaling
@@ -122,7 +122,8 @@ class _Writer:
 
 
 def counter_of(optimizer: Optimizer, parameters: Sequence[State], every: Sequence[State]) -> str:
-    """What the count of updates is called. Optimizers of some weights each, which take turns over one network, count for themselves."""
+    """What the count of updates is called. Optimizers of some weights each, which take turns over one network, count
+    for themselves."""
     own = {s.name for s in parameters}
     return f"{STEP}.{min(own)}" if is_for_some(optimizer) and {s.name for s in every} - own else STEP
 
@@ -180,9 +181,13 @@ def build_update(optimizer: Optimizer, parameters: list[State], gradients: Seque
     return w.graph, arrivals
 
 
-def _accumulator(w: _Writer, optimizer: Optimizer, parameter: State) -> State:
-    """What an update's micro-batches are folded into."""
+def _accumulator(w: _Writer, optimizer: Optimizer, parameter: State, partial: bool = False) -> State:
+    """What an update's micro-batches are folded into; `partial`: those of each replica."""
     t = accumulates_in(optimizer, parameter.input.type)
+    if partial:
+        assert not optimizer.combined, "a velocity is no sum of a replica's gradients"
+        return w.state(f"{parameter.name}.grad.partial", "accumulator", t, f"{parameter.group}.grad.partial",
+                       parameter.name, PARTIAL, when="micro")
     if not optimizer.combined:
         return w.state(f"{parameter.name}.grad", "accumulator", t, f"{parameter.group}.grad", parameter.name, "grad", when="micro")
     start = f"{parameter.name}.{VELOCITY}"
@@ -190,8 +195,9 @@ def _accumulator(w: _Writer, optimizer: Optimizer, parameter: State) -> State:
 
 
 def build_fold(optimizer: Optimizer, parameters: list[State], gradients: Sequence[Value], averaged: Averaged = Averaged(), *,
-               every: Sequence[State] | None = None, named: Mapping[int, str] | None = None) -> tuple[Graph, dict[str, Value]]:
-    """The graph that adds one micro-batch's gradients to the accumulators.
+               every: Sequence[State] | None = None, named: Mapping[int, str] | None = None,
+               name: str = "fold", partial: bool = False) -> tuple[Graph, dict[str, Value]]:
+    """The graph `name` that adds one micro-batch's gradients to the accumulators; `partial`: to its replica's.
 
     Sum and post mean: a = a + g. Running mean: a = f/(f+1) a + 1/(f+1) g, with the micro-batch's index f. A combined velocity:
     v = v + (1 - dm) vs / (ls * count) g. Sums are computed in float32 at least and rounded to the accumulator's type after each micro-batch.
@@ -199,24 +205,40 @@ def build_fold(optimizer: Optimizer, parameters: list[State], gradients: Sequenc
     Returns:
         the graph, and its input per parameter name.
     """
-    w = _Writer("fold", _Groups.of_model(optimizer, every or parameters, named or {}))
+    w = _Writer(name, _Groups.of_model(optimizer, every or parameters, named or {}))
+    arrivals = {s.name: w.b.input(f"{s.name}.contribution", g.type) for s, g in zip(parameters, gradients, strict=True)}
+    _add_up(w, optimizer, parameters, arrivals, averaged, partial)
+    return w.graph, arrivals
+
+
+def build_reduce(optimizer: Optimizer, parameters: list[State], averaged: Averaged, *, every: Sequence[State],
+                 named: Mapping[int, str], name: str) -> Graph:
+    """The graph `name` that adds one replica's sums to the accumulators, as `build_fold` adds a micro-batch's
+    gradients: of running means the mean."""
+    w = _Writer(name, _Groups.of_model(optimizer, every, named))
+    _add_up(w, optimizer, parameters, {s.name: _accumulator(w, optimizer, s, partial=True).input for s in parameters},
+            averaged)
+    return w.graph
+
+
+def _add_up(w: _Writer, optimizer: Optimizer, parameters: Sequence[State], arrivals: Mapping[str, Value],
+            averaged: Averaged, partial: bool = False) -> None:
+    """Add what arrives, by the parameter's name, to its accumulator."""
     b, n = w.b, w.scalars
     keep: Number = 1.0
     share: Number = 1.0
     if averaged.running:
-        index = w.state("optimizer.micro_batch", "accumulator", SCALAR, "optimizer.micro_batch", "optimizer", "micro_batch", when="micro")
+        name, role = ("optimizer.micro_batch.partial", PARTIAL) if partial else ("optimizer.micro_batch", "micro_batch")
+        index = w.state(name, "accumulator", SCALAR, name, "optimizer", role, when="micro")
         following = n.add(index.input, 1.0)
         assert isinstance(following, Value)
         keep, share, index.output = n.div(index.input, following), n.div(1.0, following), following
-    arrivals = {}
-    for parameter, gradient in zip(parameters, gradients, strict=True):
-        arriving = arrivals[parameter.name] = b.input(f"{parameter.name}.contribution", gradient.type)
-        total = _accumulator(w, optimizer, parameter)
-        wide = arithmetic(total.input.type).dtype if gradient.dtype != "float64" else "float64"
+    for parameter in parameters:
+        arriving, total = arrivals[parameter.name], _accumulator(w, optimizer, parameter, partial)
+        wide = arithmetic(total.input.type).dtype if arriving.dtype != "float64" else "float64"
         with b.at(Origin((parameter.known_as,), "backward")):
             old, new = b.cast(total.input, wide), b.cast(arriving, wide)
             u = Update(b, n, parameter, old, None, new, 1.0, {}, w.hyper(parameter) if optimizer.combined else {})
             if optimizer.combined:
                 share = n.mul(combined_share(u), w.unscaling(averaged))
             total.output = b.cast(u.mix(old, keep, new, share), total.input.dtype)
-    return w.graph, arrivals

@@ -20,7 +20,8 @@ def from_options(options: Options) -> Optimizer:
     given = {name: x for name in own if (x := getattr(options, name)) != declarations()[name].default}
     given |= schedules.beside(options)
     if options.average != "none":
-        given["average"] = schedules.ema(options.ema_decay, warmup=True) if options.average == "ema" else schedules.swa(options.swa_start)
+        given["average"] = schedules.ema(options.ema_decay,
+                                         warmup=True) if options.average == "ema" else schedules.swa(options.swa_start)
     if options.param_groups:
         given["groups"] = tuple(dict(group) for group in options.param_groups)
     return CLASSES[options.optimizer](lr=schedules.from_options(options), **given)

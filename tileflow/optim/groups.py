@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..system.errors import OptionError, see
-from .attributes import Owner, check_number
+from .attributes import AttributeOwner, check_number
 
 if TYPE_CHECKING:
     from ..graph import State
@@ -17,7 +17,7 @@ LISTED = 8
 """Names that a sentence lists."""
 
 
-class Grouped(Owner, Protocol):
+class Grouped(AttributeOwner, Protocol):
     """An optimizer that has groups."""
 
     no_decay: Any

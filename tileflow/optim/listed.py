@@ -1,4 +1,5 @@
-"""Weights given as PyTorch's optimizers take them: first, as parameters or as a list of groups; others are not trained."""
+"""Weights given as PyTorch's optimizers take them: first, as parameters or as a list of groups; others are not
+trained."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,13 +38,16 @@ def _is_weights(given: Any) -> bool:
 
 
 def _grouped(kind: str, given: list[Any], named: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """All weights, and arguments in which the first group is the optimizer's own and the others say all that they have."""
+    """All weights, and arguments in which the first group is the optimizer's own and the others say all that they
+    have."""
     if not given:
-        raise OptionError(f"{kind} got an empty list of parameters; give it those of a network: {kind}(net.parameters(), lr=...).")
+        raise OptionError(f"{kind} got an empty list of parameters; give it those of a network: "
+                          f"{kind}(net.parameters(), lr=...).")
     if not any(isinstance(g, Mapping) for g in given):
         return [_weight(kind, item) for item in given], dict(named)
     if named.get("groups"):
-        raise OptionError(f"{kind}: groups are given twice, as the first argument and as groups=...; leave one of them out.")
+        raise OptionError(f"{kind}: groups are given twice, as the first argument and as groups=...; leave one of them "
+                          "out.")
     groups = [dict(g) if isinstance(g, Mapping) else {"params": g} for g in given]
     found: list[Any] = []
     for group in groups:
@@ -59,7 +63,8 @@ def _grouped(kind: str, given: list[Any], named: Mapping[str, Any]) -> tuple[lis
 
 def _weight(kind: str, item: Any) -> Any:
     if not (hasattr(item, "parameters") or hasattr(item, "trainable")):
-        raise OptionError(f"{kind} takes parameters or modules of tileflow.nn, or tables with params, not {type(item).__name__}.")
+        raise OptionError(f"{kind} takes parameters or modules of tileflow.nn, or tables with params, not "
+                          f"{type(item).__name__}.")
     return item
 
 
@@ -80,8 +85,8 @@ def chosen(optimizer: Any, parameters: Sequence[State], named: Mapping[int, str]
     found = [s for s in parameters if s.name in names]
     if not found:
         known = ", ".join(s.known_as for s in parameters[:LISTED])
-        raise OptionError(f"{type(optimizer).__name__} was given parameters of which none is trained in this model, which "
-                          f"has {known}; give it the parameters of the network itself.")
+        raise OptionError(f"{type(optimizer).__name__} was given parameters of which none is trained in this model, "
+                          f"which has {known}; give it the parameters of the network itself.")
     return found
 
 

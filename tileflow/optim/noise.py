@@ -68,8 +68,8 @@ def measure(parts: Mapping[str, Graph], gradients: Sequence[Value], averaged: Av
 def check(optimizer: Optimizer, grouped: bool) -> None:
     """OptionError where an optimizer's gradients are nowhere by themselves, or replicas have weights of their own."""
     if optimizer.combined:
-        raise OptionError("Option gradient_noise needs gradients by themselves, and use_combined_accum adds them to the "
-                          "velocity; leave one of them out.")
+        raise OptionError("Option gradient_noise needs gradients by themselves, and use_combined_accum adds them to "
+                          "the velocity; leave one of them out.")
     if grouped:
         raise OptionError("Option gradient_noise compares gradients of all micro-batches of an update, and with "
                           "replica_grouping some weights get those of a group only; leave one of the two out.")

@@ -37,8 +37,8 @@ class Optimizer(Bound, metaclass=TakesParameters):
     assignment (`optimizer.lr = 1e-4`): a value set by hand holds for the whole next call. The others are *constants* of the compiled
     update, which may not change any more (see `variable_attrs`); lr is always variable.
 
-    Weights may come first, as in PyTorch: AdamW(net.parameters(), lr=1e-3), or a list of tables such as {"params": net.head, "lr": 1e-4}. Then it
-    is for these only, and other weights are not trained.
+    Weights may come first, as in PyTorch: AdamW(net.parameters(), lr=1e-3), or a list of tables such as {"params":
+    net.head, "lr": 1e-4}. Then it is for these only, and other weights are not trained.
 
     Args:
         lr, weight_decay, …: numbers, or functions of the update index (schedules).
@@ -63,8 +63,8 @@ class Optimizer(Bound, metaclass=TakesParameters):
     """Factor on the loss, taken out of the gradients again before anything else is done with them; None: that of the options. Always variable: an
     assigned one holds from the next call on, in automatic modes as what is adapted from there."""
     average: Schedule | None = field(default=None, kw_only=True)
-    """An average of each weight beside it: how much of the average stays at an update, a number or a schedule (`schedules.ema`, `schedules.swa`);
-    None: there are no averages. Always variable."""
+    """An average of each weight beside it: how much of the average stays at an update, a number or a schedule
+    (`schedules.ema`, `schedules.swa`); None: there are no averages. Always variable."""
 
     numbers: ClassVar[tuple[str, ...]] = ("lr", "weight_decay")
     """Attributes that are numbers: groups may have their own, and they are variable or constant."""
@@ -125,8 +125,14 @@ class Optimizer(Bound, metaclass=TakesParameters):
         return self._copied(lambda x: x)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Optimizer:
-        """Schedules are copied as well, the modules of groups are not: they say which weights are meant."""
-        return self._copied(lambda x: copy.deepcopy(x, memo))
+        """Schedules are copied as well. The weights that it is for stay the same ones, but for those that are being
+        copied with it, as in a copy of a model."""
+        made = self._copied(lambda x: copy.deepcopy(x, memo))
+        for group in made.param_groups:
+            group.params = tuple(memo.get(id(item), item) for item in group.params)
+        if (only := self.__dict__.get("_only")) is not None:
+            made.__dict__["_only"] = type(only)(memo.get(id(item), item) for item in only)
+        return made
 
     def _copied(self, one: Callable[[Any], Any]) -> Optimizer:
         made = object.__new__(type(self))
@@ -274,7 +280,8 @@ class Optimizer(Bound, metaclass=TakesParameters):
         rest = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in (*self.numbers, *self.flags, "groups", "loss_scaling")}
         rest[AVERAGE] = self.average is not None
         return {"class": type(self), "constants": constants, "variables": dict(variables), "rest": rest,
-                "groups": [*(group.params for group in self.param_groups), tuple(map(id, self.__dict__.get("_only") or ()))]}
+                "groups": [*(group.params for group in self.param_groups),
+                           tuple(map(id, self.__dict__.get("_only") or ()))]}
 
     def describe(self) -> dict[str, Any]:
         """Constructor fields as plain values for logs and checkpoints, but for the loss scale, which the options may give as well: schedules by name,

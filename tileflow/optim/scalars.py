@@ -29,7 +29,8 @@ class Scalars:
 
     def value(self, x: Number) -> Value:
         """As a 0-d value."""
-        return x if not isinstance(x, int | float) else self._once(("constant", x), lambda: self._b.constant(np.array(x, np.float64)))
+        return x if not isinstance(x, int | float) else self._once(("constant", x),
+                                                                   lambda: self._b.constant(np.array(x, np.float64)))
 
     def like(self, x: Number, other: Value) -> Value:
         """As a 0-d value of the other's element type."""

@@ -24,7 +24,7 @@ loss that is not finite, large elements among their gradients, updates since the
 
 
 @dataclass(frozen=True)
-class Scaling:
+class LossScaling:
     """How the loss scale changes by itself, and whether updates are skipped whose loss or gradients are not finite.
 
     automatic: "dynamic" is PyTorch's GradScaler: a bad update is skipped and the scale multiplied by `backoff_factor`; after `growth_interval` good
@@ -44,7 +44,7 @@ class Scaling:
     update_period: int = 1
 
     @classmethod
-    def of(cls, options: Options, by_hand: bool = False) -> Scaling:
+    def of(cls, options: Options, by_hand: bool = False) -> LossScaling:
         """What the options say. by_hand: somebody chose a scale, so that `auto` does not."""
         chosen = options.automatic_loss_scaling
         if chosen == "auto":

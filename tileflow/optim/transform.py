@@ -160,8 +160,8 @@ def apply_updates() -> Transform:
 
 
 class AverageWeights(Transform):
-    """average = keep * average + (1 - keep) * w, of the weights as the update leaves them. `keep` is a number of each update: what is averaged when
-    does not depend on how many updates a call has."""
+    """average = keep * average + (1 - keep) * w, of the weights as the update leaves them. `keep` is a number of each
+    update: what is averaged when does not depend on how many updates a call has."""
 
     def slots(self, hyper: Mapping[str, Number]) -> tuple[Slot, ...]:
         return Slot(AVERAGE),
@@ -173,7 +173,8 @@ class AverageWeights(Transform):
 
 
 def square_sum(b: Builder, tensors: Sequence[Value]) -> Value:
-    """The sum of the squares of all elements of tensors, a float64 scalar: one sum for each element type, then of those."""
+    """The sum of the squares of all elements of tensors, a float64 scalar: one sum for each element type, then of
+    those."""
     alike: dict[str, list[Value]] = {}
     for x in tensors:
         alike.setdefault(x.dtype, []).append(x)

@@ -9,13 +9,13 @@ from typing import Literal, get_args
 
 from .declaration import declared
 from .kinds import COUNT, Choice, Flag, Groupings
-from .needs import Where, With
+from .needs import Provided, With
 from .verbs import COMMANDS, MODELS, RUNS, SIMULATED, TRAINING
 
 _option = functools.partial(declared, "batching")
-SEVERAL_REPLICAS = Where(lambda options, verb: options.replication_factor > 1, "without replicas",
-                         "a replication_factor above 1")
-GROUPED = Where(lambda options, verb: options.input_group_size > 1, "without groups", "an input_group_size above 1")
+SEVERAL_REPLICAS = Provided(lambda options, verb: options.replication_factor > 1, "without replicas",
+                            "a replication_factor above 1")
+GROUPED = Provided(lambda options, verb: options.input_group_size > 1, "without groups", "an input_group_size above 1")
 InputGroupType = Literal["consecutive", "orthogonal"]
 OutputMode = Literal["default", "all", "final", "sum", "every_n"]
 

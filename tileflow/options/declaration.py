@@ -17,7 +17,7 @@ from .verbs import MODELS, RUNS, SIMULATED, TRAINING
 
 
 @dataclass(frozen=True)
-class Group:
+class OptionGroup:
     """Options that belong together, and what is true of those that do not say otherwise, by a declaration's fields."""
 
     title: str
@@ -28,16 +28,17 @@ class Group:
 
 
 GROUPS = {
-    "batching": Group("Batching", ("train", "infer", *SIMULATED, *MODELS)),
-    "training": Group("Training", TRAINING, for_training=True),
-    "optimizer": Group("Optimizer", TRAINING, for_training=True, free=True),
-    "data": Group("Data", ("train", "infer")),
-    "execution": Group("Execution over several IPUs (what is computed does not depend on it)",
-                       ("train", *SIMULATED, *MODELS), free=True),
-    "machine": Group("Tile machine (what train computes does not depend on it, but for serialized_matmul)", SIMULATED,
-                     free=True, of_machine=True),
-    "loop": Group("Training loop (but for overfit it changes when a run ends, not its numbers)", ("train",), free=True),
-    "run": Group("Run", RUNS),
+    "batching": OptionGroup("Batching", ("train", "infer", *SIMULATED, *MODELS)),
+    "training": OptionGroup("Training", TRAINING, for_training=True),
+    "optimizer": OptionGroup("Optimizer", TRAINING, for_training=True, free=True),
+    "data": OptionGroup("Data", ("train", "infer")),
+    "execution": OptionGroup("Execution over several IPUs (what is computed does not depend on it)",
+                             ("train", *SIMULATED, *MODELS), free=True),
+    "machine": OptionGroup("Tile machine (what train computes does not depend on it, but for serialized_matmul)",
+                           SIMULATED, free=True, of_machine=True),
+    "loop": OptionGroup("Training loop (but for overfit it changes when a run ends, not its numbers)", ("train",),
+                        free=True),
+    "run": OptionGroup("Run", RUNS),
 }
 """Groups of options; an options file may use their names as tables. Free are groups that shape no number, and the one
 that makes the optimizer, which a resumed run compares itself."""
@@ -133,7 +134,8 @@ def declared(group: str, default: Any, kind: Kind, help: str, *, commands: tuple
     """Declare an option as a field of a dataclass. `facts` are those of `Declaration` that are not as the group, or the
     class itself, has them; `verbs` among them without `commands`, which are added."""
     checked, its = default if default is None else kind.check(default), GROUPS[group]
-    told = {"verbs": its.verbs, "for_training": its.for_training, "free": its.free, "of_machine": its.of_machine, **facts}
+    told = {"verbs": its.verbs, "for_training": its.for_training, "free": its.free, "of_machine": its.of_machine,
+            **facts}
     told["verbs"] += commands
     made = Declaration("", group, checked, kind, help, commands=commands, **told)
     return field(default_factory=lambda: checked, metadata={"declaration": made})
@@ -185,12 +187,14 @@ class Declarations(Mapping[str, Declaration]):
         return found
 
     def near(self, name: str) -> list[str]:
-        """Options that somebody may have meant by a name that is none: what others call it, else what is spelled alike."""
+        """Options that somebody may have meant by a name that is none: what others call it, else what is spelled
+        alike."""
         known = self._known_as.get(name.lower())
         return [known] if known is not None else difflib.get_close_matches(name, self, n=3)
 
     def renamed(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Options by what they are called now; names that are none stay as they are. OptionError where one is set by two of its names."""
+        """Options by what they are called now; names that are none stay as they are. OptionError where one is set by
+        two of its names."""
         current: dict[str, Any] = {}
         for name, value in values.items():
             now = self.now(name)

@@ -16,7 +16,7 @@ from ..system.reading import parsed, read_text
 from ..system.text import one_line
 from .declaration import GROUPS, MODEL_TABLE, Declarations
 from .reference import lines, table
-from .reference.values import Call, Made, Word
+from .reference.values import Made, Word, WrittenCall
 
 READERS: dict[str, Callable[[str], Any]] = {".toml": tomllib.loads, ".json": json.loads}
 LINES = (".conf", ".txt")
@@ -75,7 +75,7 @@ def from_lines(text: str, declared: Declarations) -> dict[str, Any]:
     return found
 
 
-def _called(call: Call, declared: Declarations) -> dict[str, Any]:
+def _called(call: WrittenCall, declared: Declarations) -> dict[str, Any]:
     """The options that a call sets by PopTorch's name, or by the option's own: `epochs(3)`."""
     found = table.taken(call)
     if found is not None:
@@ -113,4 +113,4 @@ def _foreign(name: str, value: Any, declared: Declarations) -> dict[str, Any] | 
     """What PopTorch's name sets, as its own JSON has it: {"Training.gradientAccumulation": 8}, a list for several arguments; None for other names."""
     if name in GROUPS or declared.now(name) in declared:
         return None
-    return table.taken(Call(name, tuple(value) if isinstance(value, list) else (value,)))
+    return table.taken(WrittenCall(name, tuple(value) if isinstance(value, list) else (value,)))

@@ -478,7 +478,7 @@ class SerialSplits(Kind):
 
 
 @dataclass(frozen=True)
-class Table(Kind):
+class WordsByName(Kind):
     """Names or name patterns to one word each."""
 
     noun: str

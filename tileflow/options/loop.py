@@ -9,14 +9,14 @@ from typing import Literal, get_args
 
 from .declaration import declared
 from .kinds import COUNT, Choice, Duration, Flag, Integer, Names, Range, Text
-from .needs import Where
+from .needs import Provided
 from .registries import LOGGERS
 
 _option = functools.partial(declared, "loop")
 MonitorMode = Literal["auto", "min", "max"]
-MONITORED = Where(lambda options, verb: options.early_stopping is not None or options.keep_best,
-                  "where nothing looks at a figure",
-                  "early_stopping and keep_best")
+MONITORED = Provided(lambda options, verb: options.early_stopping is not None or options.keep_best,
+                     "where nothing looks at a figure",
+                     "early_stopping and keep_best")
 
 
 @dataclass(kw_only=True, repr=False)

@@ -9,9 +9,9 @@ from typing import Any, Literal, get_args
 
 from .batching import SEVERAL_REPLICAS
 from .declaration import declared
-from .kinds import Choice, Counts, FilePath, Flag, IoTiles, Machine, Proportions, SerialSplits, Table
-from .needs import Where
-from .verbs import RUNS, SIMULATED
+from .kinds import Choice, Counts, FilePath, Flag, IoTiles, Machine, Proportions, SerialSplits, WordsByName
+from .needs import Provided
+from .verbs import RUNS, SIMULATED, UPDATING
 
 _option = functools.partial(declared, "machine")
 TENSOR_GROUPS = ("activations", "weights", "optimizer", "accumulators")
@@ -19,7 +19,8 @@ TENSOR_GROUPS = ("activations", "weights", "optimizer", "accumulators")
 SHARDED_GROUPS = ("weights", "optimizer")
 """Of these those that replicas may share out."""
 OVERLAPS = ("no_overlap", "accumulation_loop", "device_iteration_loop")
-SHARED_OUT = Where(lambda options, verb: options.optimizer_sharded, "where nothing is shared out", "optimizer_sharded")
+SHARED_OUT = Provided(lambda options, verb: options.optimizer_sharded, "where nothing is shared out",
+                      "optimizer_sharded")
 MachinePrecision = Literal["32.32", "16.32", "16.16"]
 
 
@@ -45,14 +46,14 @@ class MachineOptions:
         0, IoTiles(), "tiles of each IPU that compute nothing and pass on what comes from the host and streaming "
         "memory, so that it can come while the others compute; 0, or an even number from 32 to 192")
     overlap_inputs: Mapping[str, str] = _option(
-        {}, Table("inputs by name pattern", OVERLAPS, '{"*" = "accumulation_loop"}'),
+        {}, WordsByName("inputs by name pattern", OVERLAPS, '{"*" = "accumulation_loop"}'),
         "inputs that come through I/O tiles while the others compute: all but two of an update's micro-batches, or of "
         "those of all device iterations")
     overlap_outputs: Mapping[str, str] = _option(
-        {}, Table("outputs by name pattern", OVERLAPS, '{"*" = "accumulation_loop"}'),
+        {}, WordsByName("outputs by name pattern", OVERLAPS, '{"*" = "accumulation_loop"}'),
         "outputs that go so")
     io_tiles_for: Mapping[str, str] = _option(
-        {}, Table("groups of tensors", ("load", "store", "both"), '{weights = "load"}', TENSOR_GROUPS),
+        {}, WordsByName("groups of tensors", ("load", "store", "both"), '{weights = "load"}', TENSOR_GROUPS),
         "groups of tensors that I/O tiles load from streaming memory, or store there, while the others compute")
     joint_plans: bool = _option(
         True, Flag(), "plan a layer's forward and backward passes together where that is cheaper", for_training=True,
@@ -76,7 +77,8 @@ class MachineOptions:
         "tensors of fewer elements stay on the tiles: one number, or numbers by group of tensors", machine_alone=True)
     optimizer_sharded: bool = _option(
         False, Flag(), "each replica keeps a share of the optimizer state, updates its share of the weights, and all "
-        "put the weights together", for_training=True, needs=(SEVERAL_REPLICAS,))
+        "put the weights together; where several processes train each process does, to the same bits",
+        verbs=(*UPDATING, *SIMULATED), for_training=True, needs=(SEVERAL_REPLICAS,))
     weights_sharded: bool = _option(
         False, Flag(),
         "each replica keeps a share of the weights, too, and all put them together before each pass that uses them",

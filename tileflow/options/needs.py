@@ -39,7 +39,7 @@ class With(Need):
 
 
 @dataclass(frozen=True)
-class Where(Need):
+class Provided(Need):
     """A condition, test(options, verb), and the words for it: what is not so, and what the option is for."""
 
     test: Callable[[Any, str], bool]

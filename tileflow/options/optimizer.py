@@ -96,15 +96,16 @@ class OptimizerOptions:
         "the rate at the end (linear, polynomial, cosine) or below which it does not fall (plateau)",
         verbs=UPDATING, known_as=("min_lr",), of=SCHEDULES)
     average: Average = _option(
-        "none", Choice(get_args(Average)), "keep an average of the weights, which is measured and written to the trained "
-        "file: ema, exponential, after every update; swa, their mean at the ends of epochs (stochastic weight averaging)",
-        verbs=UPDATING, known_as=("ema", "swa", "model_ema", "use_ema"))
+        "none", Choice(get_args(Average)),
+        "keep an average of the weights, which is measured and written to the trained "
+        "file: ema, exponential, after every update; swa, their mean at the ends of epochs (stochastic weight "
+        "averaging)", verbs=UPDATING, known_as=("ema", "swa", "model_ema", "use_ema"))
     ema_decay: float = _option(
-        0.999, Number(Range(least=0, below=1)), "how much of the exponential average stays at an update, less at first", verbs=UPDATING,
-        needs=(With("average", ("ema",)),), known_as=("ema_momentum", "model_ema_decay"))
+        0.999, Number(Range(least=0, below=1)), "how much of the exponential average stays at an update, less at first",
+        verbs=UPDATING, needs=(With("average", ("ema",)),), known_as=("ema_momentum", "model_ema_decay"))
     swa_start: float = _option(
-        0.75, Number(Range(least=0)), "updates after which the mean begins; below 1: a share of the run", verbs=UPDATING,
-        needs=(With("average", ("swa",)),), known_as=("swa_epoch_start",))
+        0.75, Number(Range(least=0)), "updates after which the mean begins; below 1: a share of the run",
+        verbs=UPDATING, needs=(With("average", ("swa",)),), known_as=("swa_epoch_start",))
     loss_scaling: float | None = _option(
         None, Number(Range(above=0)), "factor on the loss, taken out of the gradients again before the update; by "
         "default 1, and 65536 to begin with where automatic_loss_scaling is dynamic", optional=True)

@@ -1,5 +1,5 @@
-"""Optimizers, losses, schedules and loggers by name: what options take, said once, and where the rooms that have them find their
-makers.
+"""Optimizers, losses, schedules and loggers by name: what options take, said once, and where the rooms that have them
+find their makers.
 
 Options know none of those rooms, which are built on them, and --help loads none: an entry names its maker, and the room
 itself loads it.
@@ -15,7 +15,7 @@ from .needs import joined
 
 
 @dataclass(frozen=True)
-class Entry:
+class Registered:
     """What a name stands for.
 
     maker: "module.attribute" in the room that has the registry. options: those that count with some of the names only,
@@ -27,14 +27,14 @@ class Entry:
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Registry(Mapping[str, Entry]):
+class Registry(Mapping[str, Registered]):
     """The names that an option takes, in their order."""
 
-    def __init__(self, option: str, entries: Mapping[str, Entry], late: bool = False) -> None:
+    def __init__(self, option: str, entries: Mapping[str, Registered], late: bool = False) -> None:
         """late: which name it is may be decided after the options were given."""
         self.option, self.late, self._entries = option, late, dict(entries)
 
-    def __getitem__(self, name: str) -> Entry:
+    def __getitem__(self, name: str) -> Registered:
         return self._entries[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -76,48 +76,48 @@ class Registry(Mapping[str, Entry]):
 _MOMENTS = ("first_order_momentum_accum_type", "second_order_momentum_accum_type")
 _ADAM = ("betas", "eps", "bias_correction", *_MOMENTS)
 OPTIMIZERS = Registry("optimizer", {
-    "sgd": Entry("sgd.SGD", ("momentum", "dampening", "nesterov", "velocity_scaling", "use_combined_accum",
-                             "velocity_accum_type")),
-    "adam": Entry("adam.Adam", _ADAM),
-    "adamw": Entry("adam.AdamW", _ADAM, {"weight_decay": 0.01}),
-    "rmsprop": Entry("rmsprop.RMSprop", ("momentum", "eps", *_MOMENTS, "alpha", "centered", "use_tf_variant")),
-    "lamb": Entry("lamb.LAMB", (*_ADAM, "max_weight_norm"), {"weight_decay": 0.01}),
+    "sgd": Registered("sgd.SGD", ("momentum", "dampening", "nesterov", "velocity_scaling", "use_combined_accum",
+                                  "velocity_accum_type")),
+    "adam": Registered("adam.Adam", _ADAM),
+    "adamw": Registered("adam.AdamW", _ADAM, {"weight_decay": 0.01}),
+    "rmsprop": Registered("rmsprop.RMSprop", ("momentum", "eps", *_MOMENTS, "alpha", "centered", "use_tf_variant")),
+    "lamb": Registered("lamb.LAMB", (*_ADAM, "max_weight_norm"), {"weight_decay": 0.01}),
 })
 """Classes of `tileflow.optim`."""
 
 _CLASSES = ("ignore_index", "class_weights", "class_axis")
 LOSSES = Registry("loss", {
-    "cross_entropy": Entry("classes.cross_entropy", (*_CLASSES, "label_smoothing")),
-    "nll": Entry("classes.nll", _CLASSES),
-    "soft_cross_entropy": Entry("soft.soft_cross_entropy", ("class_weights", "class_axis", "label_smoothing")),
-    "focal": Entry("focal.focal", (*_CLASSES, "focal_gamma")),
-    "kl": Entry("soft.kl", ("class_weights", "class_axis", "label_smoothing")),
-    "dice": Entry("dice.dice", _CLASSES),
-    "mse": Entry("numbers.mse"),
-    "l1": Entry("numbers.l1"),
-    "huber": Entry("numbers.huber", ("huber_delta",)),
-    "bce": Entry("numbers.bce"),
-    "bce_with_logits": Entry("numbers.bce_with_logits"),
-    "identity": Entry("own.identity"),
+    "cross_entropy": Registered("classes.cross_entropy", (*_CLASSES, "label_smoothing")),
+    "nll": Registered("classes.nll", _CLASSES),
+    "soft_cross_entropy": Registered("soft.soft_cross_entropy", ("class_weights", "class_axis", "label_smoothing")),
+    "focal": Registered("focal.focal", (*_CLASSES, "focal_gamma")),
+    "kl": Registered("soft.kl", ("class_weights", "class_axis", "label_smoothing")),
+    "dice": Registered("dice.dice", _CLASSES),
+    "mse": Registered("numbers.mse"),
+    "l1": Registered("numbers.l1"),
+    "huber": Registered("numbers.huber", ("huber_delta",)),
+    "bce": Registered("numbers.bce"),
+    "bce_with_logits": Registered("numbers.bce_with_logits"),
+    "identity": Registered("own.identity"),
 }, late=True)
 """Functions of the options in `tileflow.loss`; the option's auto is one of these."""
 
 SCHEDULES = Registry("schedule", {
-    "constant": Entry("named.constant"),
-    "step": Entry("named.step", ("schedule_epochs", "schedule_gamma")),
-    "exponential": Entry("named.exponential", ("schedule_gamma",)),
-    "linear": Entry("named.linear", ("schedule_end",)),
-    "polynomial": Entry("named.polynomial", ("schedule_power", "schedule_end")),
-    "cosine": Entry("named.cosine", ("schedule_epochs", "schedule_end")),
-    "one_cycle": Entry("named.one_cycle"),
-    "plateau": Entry("named.plateau", ("schedule_epochs", "schedule_gamma", "schedule_end")),
+    "constant": Registered("named.constant"),
+    "step": Registered("named.step", ("schedule_epochs", "schedule_gamma")),
+    "exponential": Registered("named.exponential", ("schedule_gamma",)),
+    "linear": Registered("named.linear", ("schedule_end",)),
+    "polynomial": Registered("named.polynomial", ("schedule_power", "schedule_end")),
+    "cosine": Registered("named.cosine", ("schedule_epochs", "schedule_end")),
+    "one_cycle": Registered("named.one_cycle"),
+    "plateau": Registered("named.plateau", ("schedule_epochs", "schedule_gamma", "schedule_end")),
 })
 """Functions of the options in `tileflow.optim.schedules`: the learning rate."""
 
 LOGGERS = Registry("log", {
-    "csv": Entry("loggers.CSVLogger"),
-    "tensorboard": Entry("tensorboard.TensorBoardLogger"),
-    "wandb": Entry("tracker.wandb"),
-    "trackio": Entry("tracker.trackio"),
+    "csv": Registered("loggers.CSVLogger"),
+    "tensorboard": Registered("tensorboard.TensorBoardLogger"),
+    "wandb": Registered("tracker.wandb"),
+    "trackio": Registered("tracker.trackio"),
 })
 """Callbacks in `tileflow.runtime.callbacks`."""

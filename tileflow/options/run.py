@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Literal, get_args
 
 from .declaration import declared
-from .kinds import COUNT, Choice, FilePath, Flag, Integer, Names, Partials, Range, Sizes, Table
+from .kinds import COUNT, Choice, FilePath, Flag, Integer, Names, Partials, Range, Sizes, WordsByName
 from .verbs import COMMANDS, MODELS, RUNS, SIMULATED
 
 _option = functools.partial(declared, "run")
@@ -40,8 +40,8 @@ class RunOptions:
         "and computes products in 16 bits, true has everything in 16 bits; bf16 is bfloat16", common=True,
         verbs=(*RUNS, *SIMULATED), known_as=("dtype",))
     autocast: Mapping[str, str] = _option(
-        {}, Table("operators or patterns of node names", ("fp16", "fp32", "promote", "demote", "off"),
-                  '{Softmax = "fp16", "/head/*" = "fp32"}'),
+        {}, WordsByName("operators or patterns of node names", ("fp16", "fp32", "promote", "demote", "off"),
+                        '{Softmax = "fp16", "/head/*" = "fp32"}'),
         "how operators, by name, or nodes, by name pattern, are computed with mixed precision: in 16 bits, in "
         "float32, in the wider or the narrower of their operands' types, or as the model was written",
         verbs=(*RUNS, *SIMULATED))
@@ -66,8 +66,8 @@ class RunOptions:
         "(AMX): with float32's accuracy, with about 16 bits, or with 8; other CPUs always compute them in float32")
     bits: Bits = _option(
         "path", Choice(get_args(Bits)), "whose bits results have: path: those of this CPU's fastest instructions, the "
-        "same for every number of threads; portable: the same on AVX2, AVX-512 and AMX as well, without their tiles and "
-        "arithmetic in 16 bits")
+        "same for every number of threads; portable: the same on AVX2, AVX-512 and AMX as well, without their tiles "
+        "and arithmetic in 16 bits")
     detect_anomaly: bool = _option(
         False, Flag(), "end with the name of the first operator, forward or backward, that makes NaN or an infinity; "
         "slower, the same bits", free=True, live=True)
@@ -76,7 +76,8 @@ class RunOptions:
         "outputs, for model.anchored(name), and Gradient___NAME for the gradient of a parameter; what is kept is not "
         "fused with what reads it", verbs=MODELS, free=True)
     printed_tensors: tuple[str, ...] = _option(
-        (), Names(), "tensors, layers or nodes by name or pattern whose values, and gradients, are printed whenever they "
+        (), Names(), "tensors, layers or nodes by name or pattern whose values, and gradients, are printed whenever "
+                     "they "
         "are computed, in the order of the micro-batches; large ones are summarised", verbs=(*MODELS, "train", "infer"),
         free=True)
     dims: Mapping[str, int] = _option(

@@ -104,7 +104,8 @@ class Settings:
         """A pickle has what was given, and who gave it; what is read from it may be changed, as a copy may."""
         given = self.__dict__["_given"]
         values = {name: getattr(self, name) for name in given}
-        return _again, (type(self), {n: dict(v) if isinstance(v, Mapping) else v for n, v in values.items()}, dict(given))
+        return _again, (type(self), {n: dict(v) if isinstance(v, Mapping) else v for n, v in values.items()},
+                        dict(given))
 
     def told(self) -> dict[str, list[Any]]:
         """What was given as plain values, each with who gave it: `of_told` makes these settings of it again."""
@@ -116,7 +117,8 @@ class Settings:
         pairs = {name: (value, source) for name, (value, source) in told.items()}
         if not {source for _, source in pairs.values()} <= {"code", "file", "defaults"}:
             raise ValueError("it is not known who gave an option")
-        return _again(cls, {name: value for name, (value, _) in pairs.items()}, {name: who for name, (_, who) in pairs.items()})
+        return _again(cls, {name: value for name, (value, _) in pairs.items()},
+                      {name: who for name, (_, who) in pairs.items()})
 
     # ---- what they are
 

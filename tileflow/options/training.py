@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 from .declaration import declared
 from .kinds import COUNT, Choice, Flag, Integer, Names, Number, OneOf, Range
 from .losses import ClassWeights, LossNames
-from .needs import Where
+from .needs import Provided
 from .registries import LOSSES
 from .verbs import MODELS, SIMULATED, TRAINING, UPDATING
 
@@ -18,6 +18,7 @@ ClassAxis = Literal[1, -1]
 AccumulationReduction = Literal["mean", "sum"]
 MeanReductionStrategy = Literal["post", "running"]
 MasterWeights = Literal["none", "remainder"]
+ReduceType = Literal["bfloat16", "float16"]
 
 
 def _computes_again(options: Any, verb: str) -> bool:
@@ -27,8 +28,17 @@ def _computes_again(options: Any, verb: str) -> bool:
     return bool(options.recompute if verb in SIMULATED else options.gradient_checkpointing)
 
 
-COMPUTED_AGAIN = Where(_computes_again, "where nothing is computed again",
-                       "gradient_checkpointing, for stages of a pipeline and, on the tile machine, for recompute")
+COMPUTED_AGAIN = Provided(_computes_again, "where nothing is computed again",
+                          "gradient_checkpointing, for stages of a pipeline and, on the tile machine, for recompute")
+
+
+SEVERAL_SUMS = Provided(lambda options, verb: min(options.replication_factor, options.gradient_accumulation) > 1,
+                        "where a replica has one micro-batch of an update, or all of them",
+                        "a replication_factor and gradient_accumulation above 1")
+SUMMED = Provided(lambda options, verb:
+                  options.sync_each_batch and options.replication_factor * options.gradient_accumulation > 1,
+                  "where an update has one micro-batch, or sync_each_batch is off and sums travel, whose type is "
+                  "accum_type", "a replication_factor or gradient_accumulation above 1, with sync_each_batch on")
 
 
 @dataclass(kw_only=True, repr=False)
@@ -72,6 +82,17 @@ class TrainingOptions:
     mean_reduction_strategy: MeanReductionStrategy | None = _option(
         None, Choice(get_args(MeanReductionStrategy)), "their mean is taken once after the sum (post), or kept all "
         "the time (running); by default post, and running where the accumulators are float16", optional=True)
+    sync_each_batch: bool = _option(
+        True, Flag(), "gradients are summed in the order of an update's micro-batches, those of all replicas after "
+                      "each "
+        "accumulation step; false: each replica sums up its own first, and the sums of all are summed once an update, "
+        "so that processes exchange gradients once an update: other bits, again the same for every number of processes",
+        verbs=UPDATING, needs=(SEVERAL_SUMS,))
+    reduce_dtype: ReduceType | None = _option(
+        None, Choice(get_args(ReduceType)),
+        "round each micro-batch's gradients to this type before they are summed (in "
+        "the accumulators' type): half the bytes between processes, and other bits, again the same for every number of "
+        "processes", optional=True, verbs=UPDATING, needs=(SUMMED,))
     stochastic_rounding: bool = _option(
         False, Flag(),
         "write 16-bit weights and states rounded up or down at random (by the seed), so that small steps add up")

@@ -1,7 +1,7 @@
 """Which verb uses which option, and what is said of one that would have no effect where it was given.
 
-An options file or an Options object describes a whole project and may say more than one verb needs; what somebody writes into a call or behind a
-command is meant for that verb, so it has an effect there or is refused.
+An options file or an Options object describes a whole project and may say more than one verb needs; what somebody
+writes into a call or behind a command is meant for that verb, so it has an effect there or is refused.
 """
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from .needs import joined
 from .options import Options, declarations
 from .verbs import COMMANDS, SIMULATED
 
-AXES = ("training", "machine", "replication_factor", "ipus", "micro_batch_size", "gradient_accumulation", "precision", "available_memory_proportion",
-        "recompute", "optimizer_off_chip")
-"""What may have several values in an exploration, in the order of tables: options, whether the model is trained, and on how many IPUs it runs."""
+AXES = ("training", "machine", "replication_factor", "ipus", "micro_batch_size", "gradient_accumulation", "precision",
+        "available_memory_proportion", "recompute", "optimizer_off_chip")
+"""What may have several values in an exploration, in the order of tables: options, whether the model is trained, and on
+how many IPUs it runs."""
 
 
 def used_by(verb: str) -> list[Declaration]:
@@ -23,7 +24,8 @@ def used_by(verb: str) -> list[Declaration]:
     return [d for d in declarations().values() if verb in d.verbs]
 
 
-def check_use(verb: str, given: Iterable[str], options: Options, *, training: bool = True, command: bool = False) -> None:
+def check_use(verb: str, given: Iterable[str], options: Options, *, training: bool = True,
+              command: bool = False) -> None:
     """Refuse what was given to a verb and would have no effect.
 
     Args:

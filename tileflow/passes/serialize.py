@@ -35,7 +35,8 @@ def serialize(graph: Graph, wanted: Mapping[str, tuple[str, int]]) -> Graph:
     missed = [p for p in wanted if p not in met]
     if missed:
         names = dict.fromkeys(name for node in graph.walk() if _can(node) for name in node.origin.sources)
-        raise OptionError(f"serialized_matmul: {missed[0]!r} matches no matmul; the matmuls are {', '.join(names) or 'none'}.")
+        raise OptionError(f"serialized_matmul: {missed[0]!r} matches no matmul; the matmuls are "
+                          f"{', '.join(names) or 'none'}.")
     return graph
 
 

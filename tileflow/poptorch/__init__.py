@@ -31,7 +31,7 @@ from ..options.reference.enums import (
     VariableRetrievalMode,
 )
 from ..system.version import VERSION
-from . import autocasting, ops, optim, options, profiling, testing
+from . import autocasting, ops, optim, options, popdist, profiling, testing
 from . import errors as poptorch_core
 from .autocasting import autocast
 from .blocks import BeginBlock, Block, BlockFunction, module_repr, removeBlocks
@@ -53,14 +53,20 @@ from .strategies import (
 from .system import heed_environment, ipuHardwareIsAvailable, ipuHardwareVersion, setLogLevel
 
 __all__ = [
-    "AsynchronousDataAccessor", "AutoStage", "BeginBlock", "Block", "BlockFunction", "BlockId", "CommGroupType", "ConfigFileError",
-    "ConnectionType", "DataLoader", "DataLoaderMode", "Error", "HalfFloatCastingBehavior", "ICustomArgParser", "Liveness",
-    "MatMulSerializationMode", "MeanReductionStrategy", "MultiConvPlanType", "Options", "OutputMode", "OverlapMode", "ParallelPhasedExecution",
-    "Phase", "PipelinedExecution", "PoplarExecutor", "RecoverableError", "ReductionType", "SerialPhasedExecution", "ShardedExecution",
-    "SharingStrategy", "Stage", "SyncPattern", "TensorLocationSettings", "UnrecoverableError", "VariableRetrievalMode", "autocast", "autocasting",
-    "enums", "inferenceModel", "ipuHardwareIsAvailable", "ipuHardwareVersion", "load", "module_repr", "ops", "optim", "options", "poptorch_core",
-    "profiling", "registerCustomArgParser", "registerPostCompileHook", "registerPreCompileHook", "removeBlocks", "setLogLevel", "testing",
-    "trainingModel", "__version__", *ops.__all__,
+    "AsynchronousDataAccessor", "AutoStage", "BeginBlock", "Block", "BlockFunction", "BlockId", "CommGroupType",
+    "ConfigFileError",
+    "ConnectionType", "DataLoader", "DataLoaderMode", "Error", "HalfFloatCastingBehavior", "ICustomArgParser",
+    "Liveness",
+    "MatMulSerializationMode", "MeanReductionStrategy", "MultiConvPlanType", "Options", "OutputMode", "OverlapMode",
+    "ParallelPhasedExecution",
+    "Phase", "PipelinedExecution", "PoplarExecutor", "RecoverableError", "ReductionType", "SerialPhasedExecution",
+    "ShardedExecution",
+    "SharingStrategy", "Stage", "SyncPattern", "TensorLocationSettings", "UnrecoverableError", "VariableRetrievalMode",
+    "autocast", "autocasting",
+    "enums", "inferenceModel", "ipuHardwareIsAvailable", "ipuHardwareVersion", "load", "module_repr", "ops", "optim",
+    "options", "popdist",
+    "poptorch_core", "profiling", "registerCustomArgParser", "registerPostCompileHook", "registerPreCompileHook",
+    "removeBlocks", "setLogLevel", "testing", "trainingModel", "__version__", *ops.__all__,
 ]
 __version__ = VERSION
 """tileflow's own."""
@@ -92,4 +98,5 @@ def print(m: Any) -> None:
 def __getattr__(name: str) -> NoReturn:
     if name in INSTEAD:
         raise AttributeError(f"poptorch.{name} is not there: {INSTEAD[name]}.")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}; docs/poptorch.md lists all names of the reference system.")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}; docs/poptorch.md lists all names of the "
+                         "reference system.")

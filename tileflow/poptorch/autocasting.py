@@ -18,14 +18,15 @@ class Policy:
     """Which functions and layers of torch compute in which type.
 
     Args: lists of functions (`torch.bmm`), layers (`torch.nn.Conv2d`) or their names.
-        fp16: in float16. fp32: in float32. promote: where operands differ, in float32. demote: where they differ, in float16.
+        fp16: in float16. fp32: in float32. promote: where operands differ, in float32. demote: where they differ, in
+        float16.
 
     Raises:
         InvalidOption: something else is in a list.
     """
 
-    def __init__(self, fp16: Sequence[Any] | None = None, fp32: Sequence[Any] | None = None, promote: Sequence[Any] | None = None,
-                 demote: Sequence[Any] | None = None) -> None:
+    def __init__(self, fp16: Sequence[Any] | None = None, fp32: Sequence[Any] | None = None,
+                 promote: Sequence[Any] | None = None, demote: Sequence[Any] | None = None) -> None:
         self.fp16, self.fp32, self.promote, self.demote = (list(given or []) for given in (fp16, fp32, promote, demote))
         self.names()
 
@@ -45,7 +46,8 @@ def _name(item: Any) -> str:
 
 
 class autocast:
-    """A scope, or a decorator of a function, whose operators are cast as the policy says; with enabled=False they stay as they are.
+    """A scope, or a decorator of a function, whose operators are cast as the policy says; with enabled=False they stay
+    as they are.
 
         with poptorch.autocast():
             y = self.conv(x)
@@ -62,7 +64,8 @@ class autocast:
         self._entered[-1].__enter__()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 where: TracebackType | None) -> None:
         self._entered.pop().__exit__(kind, error, where)
 
     def __call__(self, func: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,4 +1,5 @@
-"""Blocks under the reference's names: which operators of a module's `forward` belong together, for stages to put on IPUs."""
+"""Blocks under the reference's names: which operators of a module's `forward` belong together, for stages to put on
+IPUs."""
 from __future__ import annotations
 
 import functools
@@ -69,7 +70,8 @@ class Block(torch.nn.Module):
         self._entered[-1].__enter__()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 where: TracebackType | None) -> None:
         self._entered.pop().__exit__(kind, error, where)
         export = exporting()
         if error is None and export is not None and export.current == 0:
@@ -108,8 +110,8 @@ class _BeginFunction(torch.nn.Module):
 
 
 def BeginBlock(layer_to_call: Any, user_id: str | None = None, ipu_id: int | None = None) -> Any:
-    """From the call of this module, or function, on operators belong to a block, until another begins; returns it. What comes before the first
-    such module is of stage 0.
+    """From the call of this module, or function, on operators belong to a block, until another begins; returns it. What
+    comes before the first such module is of stage 0.
 
         model.layer2 = poptorch.BeginBlock(model.layer2, ipu_id=1)
 
@@ -142,7 +144,8 @@ def removeBlocks(module: torch.nn.Module) -> None:
                 del inner._forward_pre_hooks[number]
 
 
-def BlockFunction(user_id: str | None = None, ipu_id: int | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def BlockFunction(user_id: str | None = None,
+                  ipu_id: int | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """A decorator: the operators of a function are a block."""
     _checked(user_id, ipu_id)
 

@@ -1,6 +1,9 @@
-"""Data loaders under the reference's names: PyTorch's own, whose batches are those of a call of the model, and which may read ahead in a thread."""
+"""Data loaders under the reference's names: PyTorch's own, whose batches are those of a call of the model, and which
+may read ahead in a thread."""
 from __future__ import annotations
 
+import contextlib
+import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -9,26 +12,30 @@ import torch
 
 from ..feed.ahead import ahead
 from ..options.reference.enums import DataLoaderMode, SharingStrategy
-from .errors import Error, InvalidOption
+from .errors import Error, InvalidOption, RecoverableError
 from .options import Options
 from .spelling import both_spellings
 
 AHEAD = 3
 """Batches that are kept ready where nothing says how many."""
+SIGNALLED_S = 0.2
+"""Seconds in which PyTorch's signal has come that a worker is gone, once its connection is."""
 
 
 @both_spellings
 class DataLoader(torch.utils.data.DataLoader):
-    """PyTorch's DataLoader, whose batches hold all rows of a call: batch_size x gradient accumulation x replicas (groups of those that get the
-    same rows) x device iterations.
+    """PyTorch's DataLoader, whose batches hold all rows of a call: batch_size x gradient accumulation x replicas
+    (groups of those that get the same rows) x device iterations.
 
         loader = poptorch.DataLoader(opts, dataset, batch_size=16, shuffle=True, mode=poptorch.DataLoaderMode.Async)
         for x, labels in loader:
             prediction, loss = model(x, labels)
     """
 
-    def __init__(self, options: Options, dataset: Any, batch_size: int | None = 1, shuffle: bool | None = None, num_workers: int = 0,
-                 drop_last: bool = True, persistent_workers: bool | None = None, auto_distributed_partitioning: bool = True,
+    def __init__(self, options: Options, dataset: Any, batch_size: int | None = 1, shuffle: bool | None = None,
+                 num_workers: int = 0,
+                 drop_last: bool = True, persistent_workers: bool | None = None,
+                 auto_distributed_partitioning: bool = True,
                  mode: DataLoaderMode = DataLoaderMode.Sync, async_options: Mapping[str, Any] | None = None,
                  rebatched_worker_size: int | None = None, batch_sampler: Any = None, **kwargs: Any) -> None:
         """Args:
@@ -38,13 +45,15 @@ class DataLoader(torch.utils.data.DataLoader):
             drop_last: leave out rows that do not fill a batch (the other way round than PyTorch's).
             persistent_workers: by default, where there are workers.
             auto_distributed_partitioning: taken; each of several processes is given all rows, and computes its own.
-            mode: Sync makes a batch when it is asked for. Async keeps `buffer_size` of async_options (3) ready. AsyncRebatched does, and
-                workers load pieces of rebatched_worker_size rows, by default whole batches, which are put together here.
+            mode: Sync makes a batch when it is asked for. Async keeps `buffer_size` of async_options (3) ready.
+                AsyncRebatched does, and workers load pieces of rebatched_worker_size rows, by default whole batches,
+                which are put together here.
             batch_sampler: lists of row numbers, a micro-batch each, in place of batch_size and shuffle.
             kwargs: others of PyTorch's DataLoader.
 
         Raises:
-            InvalidOption: arguments exclude each other, or a value is wrong. Error: a batch_sampler beside batch_size or shuffle.
+            InvalidOption: arguments exclude each other, or a value is wrong. Error: a batch_sampler beside batch_size
+                or shuffle.
         """
         if not isinstance(options, Options):
             raise InvalidOption(f"A poptorch.DataLoader takes poptorch.Options first, not {type(options).__name__}.")
@@ -76,7 +85,8 @@ class DataLoader(torch.utils.data.DataLoader):
             if shuffle or not isinstance(dataset, torch.utils.data.IterableDataset):
                 own["shuffle"] = shuffle or False
         self._check_rows(dataset, num_workers, drop_last, kwargs)
-        super().__init__(dataset, num_workers=num_workers, persistent_workers=num_workers > 0 if persistent_workers is None else persistent_workers,
+        super().__init__(dataset, num_workers=num_workers,
+                         persistent_workers=num_workers > 0 if persistent_workers is None else persistent_workers,
                          **own, **kwargs)
 
     def _pieces(self, mode: DataLoaderMode, size: int | None, drop_last: bool) -> int | None:
@@ -88,20 +98,22 @@ class DataLoader(torch.utils.data.DataLoader):
         if self._combined is None or self._given_batches:
             raise InvalidOption("AsyncRebatched needs a batch_size.")
         if size is not None and not 1 <= size <= self._combined:
-            raise InvalidOption(f"The rebatched_worker_size ({size}) must be <= to the combined batch size ({self._combined})")
+            raise InvalidOption(f"The rebatched_worker_size ({size}) must be <= to the combined batch size "
+                                f"({self._combined})")
         return size or self._combined
 
     def _check_rows(self, dataset: Any, num_workers: int, drop_last: bool, kwargs: Mapping[str, Any]) -> None:
         """Say what may be not meant."""
         if isinstance(dataset, torch.utils.data.IterableDataset):
             if num_workers > 1 and "worker_init_fn" not in kwargs:
-                warnings.warn(f"IterableDataset used with num_workers={num_workers} but no worker_init_fn specified: as a result the DataLoader will "
-                              f"return {num_workers} times each element in the dataset (See torch.utils.data.IterableDataset's documentation for "
-                              "more information)", stacklevel=3)
+                warnings.warn(f"IterableDataset used with num_workers={num_workers} but no worker_init_fn specified: "
+                              f"as a result the DataLoader will return {num_workers} times each element in the dataset "
+                              "(See torch.utils.data.IterableDataset's documentation for more information)", stacklevel=3)
         elif not drop_last and self._combined is not None and not self._given_batches and len(dataset) % self._combined:
-            warnings.warn(f"The number of elements in the dataset ({len(dataset)}) is not divisible by the number of elements processed per step "
-                          f"({self._combined}) and drop_last=False. The last tensor will have a batch size of {len(dataset) % self._combined}. To "
-                          "avoid having to handle this special case switch to drop_last=True", stacklevel=3)
+            warnings.warn(f"The number of elements in the dataset ({len(dataset)}) is not divisible by the number of "
+                          f"elements processed per step ({self._combined}) and drop_last=False. The last tensor will "
+                          f"have a batch size of {len(dataset) % self._combined}. To avoid having to handle this "
+                          "special case switch to drop_last=True", stacklevel=3)
 
     @property
     def combinedBatchSize(self) -> int | None:
@@ -128,14 +140,18 @@ class DataLoader(torch.utils.data.DataLoader):
         return super().__len__()
 
     def __iter__(self) -> Any:
-        pieces = super().__iter__()
+        pieces: Any = super().__iter__()
+        if self.num_workers:
+            pieces = _watched(pieces)
         self._draw_order()
         if self._mode == DataLoaderMode.Sync:
             return self._whole(pieces)
-        return ahead(lambda: iter(self._whole(pieces)), self._buffer_size)
+        items = ahead(lambda: iter(self._whole(pieces)), self._buffer_size)
+        return _watched(items) if self.num_workers else items
 
     def _draw_order(self) -> None:
-        """Let this thread draw the order of the rows, as it is when nothing reads ahead: another one would draw it at any time."""
+        """Let this thread draw the order of the rows, as it is when nothing reads ahead: another one would draw it at
+        any time."""
         if self._mode == DataLoaderMode.Sync or self.num_workers or self.generator is not None:
             return
         if isinstance(self.sampler, torch.utils.data.RandomSampler):
@@ -151,13 +167,30 @@ class DataLoader(torch.utils.data.DataLoader):
         return pieces
 
 
+def _watched(pieces: Iterator[Any]) -> Iterator[Any]:
+    """What worker processes load; one that was killed is an error that says how to go on. PyTorch finds out when it
+    reads from it, or by a signal, whatever the main thread is doing."""
+    try:
+        yield from pieces
+    except (RuntimeError, ConnectionError, EOFError) as error:
+        if isinstance(error, Error) or (isinstance(error, RuntimeError)
+                                        and not str(error).startswith("DataLoader worker")):
+            raise
+        if not isinstance(error, RuntimeError):                   # the signal comes after it, and shall be raised here
+            with contextlib.suppress(RuntimeError):
+                time.sleep(SIGNALLED_S)
+        says = (f"DataLoader worker: {str(error).strip()} Call terminate() of the DataLoader, then read on: other "
+                "workers are started.")
+        raise RecoverableError(says, "RESTART_WORKERS", type(error).__name__) from error
+
+
 def _buffer_size(async_options: Mapping[str, Any] | None) -> int:
     options = dict(async_options or {})
     size = options.pop("buffer_size", AHEAD)
     unknown = set(options) - {"miss_sleep_time_in_ms", "load_indefinitely", "early_preload", "sharing_strategy"}
     if unknown:
-        raise InvalidOption(f"async_options has no {', '.join(sorted(unknown))}; it takes buffer_size, miss_sleep_time_in_ms, load_indefinitely, "
-                            "early_preload and sharing_strategy.")
+        raise InvalidOption(f"async_options has no {', '.join(sorted(unknown))}; it takes buffer_size, "
+                            "miss_sleep_time_in_ms, load_indefinitely, early_preload and sharing_strategy.")
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise InvalidOption(f"buffer_size must be a whole number of at least 1, not {size!r}.")
     return size
@@ -203,7 +236,8 @@ def joined(batches: Sequence[Any]) -> Any:
     if isinstance(first, (list, tuple)):
         columns = [joined(column) for column in zip(*batches, strict=True)]
         return type(first)(*columns) if hasattr(first, "_fields") else type(first)(columns)
-    raise InvalidOption(f"Batches of {type(first).__name__} cannot be put together; give tensors, or lists, tuples or dicts of them.")
+    raise InvalidOption(f"Batches of {type(first).__name__} cannot be put together; give tensors, or lists, tuples or "
+                        "dicts of them.")
 
 
 def rows_of(batch: Any) -> int:
@@ -212,7 +246,8 @@ def rows_of(batch: Any) -> int:
         return len(batch)
     inner = list(batch.values()) if isinstance(batch, Mapping) else batch
     if not isinstance(inner, (list, tuple)) or not inner:
-        raise InvalidOption(f"A batch of {type(batch).__name__} has no rows; give tensors, or lists, tuples or dicts of them.")
+        raise InvalidOption(f"A batch of {type(batch).__name__} has no rows; give tensors, or lists, tuples or dicts "
+                            "of them.")
     return rows_of(inner[0])
 
 
@@ -233,7 +268,8 @@ class AsynchronousDataAccessor:
             model(x, labels)
     """
 
-    def __init__(self, dataset: Any, buffer_size: int = AHEAD, miss_sleep_time_in_ms: float = 0.1, load_indefinitely: bool = True,
+    def __init__(self, dataset: Any, buffer_size: int = AHEAD, miss_sleep_time_in_ms: float = 0.1,
+                 load_indefinitely: bool = True,
                  early_preload: bool = False, sharing_strategy: SharingStrategy = SharingStrategy.ForkServer,
                  rebatched_size: int | None = None) -> None:
         """Args:
@@ -246,9 +282,10 @@ class AsynchronousDataAccessor:
         Raises:
             InvalidOption: it is no iterable, or a value is wrong. Error: it reads ahead by itself.
         """
-        if isinstance(dataset, AsynchronousDataAccessor) or (isinstance(dataset, DataLoader) and dataset._mode != DataLoaderMode.Sync):
-            raise Error("The DataLoader already uses an AsynchronousDataAccessor internally. Either use the existing one or set "
-                        "mode='poptorch.DataLoaderMode.Sync' in the DataLoader.")
+        if isinstance(dataset, AsynchronousDataAccessor) or (isinstance(dataset, DataLoader)
+                                                             and dataset._mode != DataLoaderMode.Sync):
+            raise Error("The DataLoader already uses an AsynchronousDataAccessor internally. Either use the existing "
+                        "one or set mode='poptorch.DataLoaderMode.Sync' in the DataLoader.")
         if not hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__"):
             raise InvalidOption(f"An AsynchronousDataAccessor takes an iterable, not {type(dataset).__name__}.")
         if rebatched_size is not None and rebatched_size <= 1:
@@ -259,8 +296,10 @@ class AsynchronousDataAccessor:
         self._current: Iterator[Any] | None = None
 
     def _begun(self) -> Iterator[Any]:
-        items = iter(self._dataset) if hasattr(self._dataset, "__iter__") else (self._dataset[i] for i in range(len(self._dataset)))
-        return ahead(lambda: iter(items if self._rows is None else _by_rows(items, self._rows, True)), self._buffer_size)
+        items = (iter(self._dataset) if hasattr(self._dataset, "__iter__")
+                 else (self._dataset[i] for i in range(len(self._dataset))))
+        return ahead(lambda: iter(items if self._rows is None else _by_rows(items, self._rows, True)),
+                     self._buffer_size)
 
     def __len__(self) -> int:
         return len(self._dataset)

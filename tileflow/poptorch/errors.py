@@ -16,7 +16,8 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class InvalidOption(OptionError, AssertionError):
-    """An option, a strategy or an annotation is wrong: a ValueError and an AssertionError, for the reference raises the one or the other."""
+    """An option, a strategy or an annotation is wrong: a ValueError and an AssertionError, for the reference raises the
+    one or the other."""
 
 
 class ConfigFileError(OptionError):
@@ -26,8 +27,8 @@ class ConfigFileError(OptionError):
 class Error(TileflowError, RuntimeError):
     """A model cannot be compiled or run.
 
-    message: the sentence. type: what kind of error it is, `poptorch_py_error` or the name of tileflow's own. location: the calls that led
-    there, the last one first, one a line.
+    message: the sentence. type: what kind of error it is, `poptorch_py_error` or the name of tileflow's own. location:
+    the calls that led there, the last one first, one a line.
     """
 
     def __init__(self, message: str = "", type: str = "poptorch_py_error", location: str | None = None) -> None:
@@ -42,12 +43,14 @@ class Error(TileflowError, RuntimeError):
 class RecoverableError(Error):
     """Something outside of the model went wrong, and trying again may do.
 
-    recovery_action: what to do first. The reference's words are IPU_RESET, LINK_RESET, PARTITION_RESET and FULL_RESET; tileflow's own are
-    FREE_MEMORY (memory that others hold is to be given back), FREE_DISK (a disk is full), RESTART_WORKERS (`terminate()` of the data loader,
-    then read on), RESUME (the same call with resume=True) and RESTORE (load the last checkpoint).
+    recovery_action: what to do first. The reference's words are IPU_RESET, LINK_RESET, PARTITION_RESET and FULL_RESET;
+    tileflow's own are FREE_MEMORY (memory that others hold is to be given back), FREE_DISK (a disk is full),
+    RESTART_WORKERS (`terminate()` of the data loader, then read on), RESUME (the same call with resume=True) and
+    RESTORE (load the last checkpoint).
     """
 
-    def __init__(self, message: str = "", recovery_action: str = "FULL_RESET", type: str = "poptorch_py_error", location: str | None = None) -> None:
+    def __init__(self, message: str = "", recovery_action: str = "FULL_RESET", type: str = "poptorch_py_error",
+                 location: str | None = None) -> None:
         super().__init__(message, type, location)
         self.recovery_action = recovery_action
 
@@ -61,7 +64,8 @@ class UnrecoverableError(Error):
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Errors of tileflow's within are raised as the reference's, with the original as their cause; all others pass as they are."""
+    """Errors of tileflow's within are raised as the reference's, with the original as their cause; all others pass as
+    they are."""
     try:
         yield
     except (Error, InvalidOption):
@@ -110,7 +114,8 @@ def of_options() -> Iterator[None]:
 
 
 def not_there(function: Callable[..., Any]) -> Callable[..., NoReturn]:
-    """A decorator of what the reference has and tileflow has not: a call raises NotImplementedError with the docstring, which names the way out."""
+    """A decorator of what the reference has and tileflow has not: a call raises NotImplementedError with the docstring,
+    which names the way out."""
     @functools.wraps(function)
     def refuse(*args: Any, **kwargs: Any) -> NoReturn:
         raise NotImplementedError(f"{function.__qualname__}: {' '.join((function.__doc__ or '').split())}")
@@ -119,7 +124,8 @@ def not_there(function: Callable[..., Any]) -> Callable[..., NoReturn]:
 
 def _calls(frames: Any) -> str:
     """The calls that led somewhere, the last one first."""
-    return "\n".join(f"  [{i}] {frame.name} ({frame.filename}:{frame.lineno})" for i, frame in enumerate(reversed(frames)))
+    return "\n".join(f"  [{i}] {frame.name} ({frame.filename}:{frame.lineno})"
+                     for i, frame in enumerate(reversed(frames)))
 
 
 # ---- errors to try handlers with
@@ -141,8 +147,10 @@ class TestErrorType(enum.IntEnum):
 
 KINDS = {TestErrorType.Poptorch: "poptorch_cpp_error", TestErrorType.Popart: "popart_exception",
          TestErrorType.PopartInternal: "popart_internal_exception", TestErrorType.Poplibs: "poplibs_exception",
-         TestErrorType.PoplarUnrecoverable: "poplar_unrecoverable_runtime_error", TestErrorType.PoplarUnknown: "poplar_unknown_runtime_error",
-         TestErrorType.PoplarRecoverableFullReset: "poplar_recoverable_runtime_error", TestErrorType.PoplarLinkError: "poplar_link_error"}
+         TestErrorType.PoplarUnrecoverable: "poplar_unrecoverable_runtime_error",
+         TestErrorType.PoplarUnknown: "poplar_unknown_runtime_error",
+         TestErrorType.PoplarRecoverableFullReset: "poplar_recoverable_runtime_error",
+         TestErrorType.PoplarLinkError: "poplar_link_error"}
 """The reference's names for kinds of errors."""
 
 

@@ -10,6 +10,7 @@ import warnings
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -34,6 +35,7 @@ ACCUMULATES = ("You must set poptorch.Options().Training.gradientAccumulation to
 MORE_ITERATIONS = (" Use poptorch.Options().deviceIterations to process a sufficient number of batches each run for pipelined execution instead.")
 NO_BACKWARD = ("backward() cannot be called explicitly on outputs of a PopTorch model. If you're using a trainingModel, the backwards pass is "
                "performed automatically when invoking the model. If you're using an inferenceModel, you should use a trainingModel instead.")
+TRAINING = attrgetter("training")
 UPDATED = "UpdatedVar___"
 """What the name of a parameter has before it where what the update makes of it is meant."""
 _trained: weakref.WeakKeyDictionary[torch.nn.Module, weakref.ref[PoplarExecutor]] = weakref.WeakKeyDictionary()
@@ -91,7 +93,7 @@ class PoplarExecutor:
         self._user_model, self._training, self._options, self._values = model, training, made, values
         self._micro_batches = values.input_groups * values.device_iterations * (values.gradient_accumulation if training else 1)
         self._optimizer = optimizer
-        self._modes = [m.training for m in model.modules()]
+        self._mode()
         self._groupings: dict[str, str] = {}
         self._grouped: Grouped | None = None
         self._bridge: Any = None
@@ -126,8 +128,13 @@ class PoplarExecutor:
     def train(self, mode: bool = True) -> PoplarExecutor:
         """Put the module into its mode for training, or inference; it counts when it is compiled."""
         self._user_model.train(mode)
-        self._modes = [m.training for m in self._user_model.modules()]
+        self._mode()
         return self
+
+    def _mode(self) -> None:
+        """The modes of the module's parts are those of now."""
+        self._modules = list(self._user_model.modules())
+        self._modes = [*map(TRAINING, self._modules)]
 
     def eval(self) -> PoplarExecutor:
         """Put the module into its mode for inference."""
@@ -150,7 +157,7 @@ class PoplarExecutor:
             given = time.perf_counter()
             if self._grouped is not None:
                 self._grouped.load(self._bridge.compiled)
-            if [m.training for m in self._user_model.modules()] == self._modes:
+            if [*map(TRAINING, self._modules)] == self._modes:
                 found = self._bridge(*args, **kwargs)
             else:
                 with self._as_wrapped():
@@ -191,24 +198,28 @@ class PoplarExecutor:
             hook()
 
     def _made(self) -> Any:
-        changes: dict[str, Any] = {"replica_grouping": self._groupings} if self._groupings else {}
+        changes: dict[str, Any] = {"on_new_shape": "compile"}
+        if self._groupings:
+            changes["replica_grouping"] = self._groupings
         if self._options.anchors:
             changes["anchored_tensors"] = [n for n in self._options.anchors.values() if not n.startswith(UPDATED)]
         options = self._options.tileflow(**changes)
         self._options.freeze()
         if self._groupings:
             self._grouped = Grouped(self._user_model, self._groupings)
-            return training_model(self._grouped.module, options, self._grouped.optimizer(self._optimizer))
-        if self._training:
-            return training_model(self._user_model, options, self._optimizer)
-        return inference_model(self._user_model, options)
+            made = training_model(self._grouped.module, options, self._grouped.optimizer(self._optimizer))
+        elif self._training:
+            made = training_model(self._user_model, options, self._optimizer)
+        else:
+            return inference_model(self._user_model, options)
+        made.follows = False                                                        # but setOptimizer
+        return made
 
     @contextlib.contextmanager
     def _as_wrapped(self) -> Iterator[None]:
         """The module in the modes that it was wrapped in."""
-        modules = list(self._user_model.modules())
-        now = [m.training for m in modules]
-        for m, mode in zip(modules, self._modes, strict=False):
+        modules, now = self._modules, [*map(TRAINING, self._modules)]
+        for m, mode in zip(modules, self._modes, strict=True):
             m.training = mode
         try:
             yield

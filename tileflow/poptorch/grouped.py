@@ -1,4 +1,5 @@
-"""Parameters of which groups of replicas have their own: a module whose parameter has a first axis of groups, and the one that a replica computes."""
+"""Parameters of which groups of replicas have their own: a module whose parameter has a first axis of groups, and the
+one that a replica computes."""
 from __future__ import annotations
 
 import copy
@@ -61,17 +62,20 @@ class _OfReplica:
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        return [{**group, "params": [self._instead.get(id(p), p) for p in group["params"]]} for group in self._given.param_groups]
+        return [{**group, "params": [self._instead.get(id(p), p) for p in group["params"]]}
+                for group in self._given.param_groups]
 
     def tileflow_optimizer(self, names: Mapping[int, str]) -> OwnOptimizer:
-        return mapped(self._given, {**names, **{whole: names[id(own)] for whole, own in self._instead.items() if id(own) in names}}).optimizer
+        return mapped(self._given, {**names, **{whole: names[id(own)]
+                                                for whole, own in self._instead.items() if id(own) in names}}).optimizer
 
 
 def checked(name: str, parameter: torch.nn.Parameter, kind: str, shards: int, replicas: int) -> None:
     """Whether groups of replicas can have a parameter each.
 
     Raises:
-        Error: it is a scalar, or its first axis is not the number of groups. InvalidOption: the replicas are no such groups.
+        Error: it is a scalar, or its first axis is not the number of groups. InvalidOption: the replicas are no such
+            groups.
     """
     if parameter.dim() == 0:
         raise Error("Scalars cannot be passed as per-replica weight tensor values")
@@ -79,4 +83,5 @@ def checked(name: str, parameter: torch.nn.Parameter, kind: str, shards: int, re
     if isinstance(shards, bool) or not isinstance(shards, int) or size < 1 or replicas % size:
         raise InvalidOption(f"replicaGrouping of {name}: groups of {shards} do not divide {replicas} replicas.")
     if parameter.shape[0] != replicas // size:
-        raise Error(f"{name} has {parameter.shape[0]} weights along its first axis, and there are {replicas // size} groups of replicas.")
+        raise Error(f"{name} has {parameter.shape[0]} weights along its first axis, and there are {replicas // size} "
+                    "groups of replicas.")

@@ -19,16 +19,19 @@ from ..torch.custom import custom_op as declared_op
 from .errors import Error, InvalidOption, not_there, translated
 from .spelling import both_spellings
 
-__all__ = ["CPU", "Attribute", "MultiConv", "NameScope", "cond", "ctc_beam_search_decoder", "custom_op", "dynamic_slice",
+__all__ = ["CPU", "Attribute", "MultiConv", "NameScope", "cond", "ctc_beam_search_decoder", "custom_op",
+           "dynamic_slice",
            "dynamic_update", "for_loop", "fps", "identity_loss", "ipu_print_tensor", "isRunningOnIpu", "nearest", "nop",
-           "recomputationCheckpoint", "serializedMatMul", "set_available_memory", "set_overlap_for_input", "set_overlap_for_output"]
+           "recomputationCheckpoint", "serializedMatMul", "set_available_memory", "set_overlap_for_input",
+           "set_overlap_for_output"]
 
 
 _told: dict[str, None] = {}
 
 
 def _tell(sentence: str) -> None:
-    """Say something once the module that is being exported is compiled: exporters run `forward` several times, and keep warnings to themselves."""
+    """Say something once the module that is being exported is compiled: exporters run `forward` several times, and keep
+    warnings to themselves."""
     if exporting() is not None:
         _told[sentence] = None
 
@@ -51,7 +54,8 @@ def nop(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def recomputationCheckpoint(*tensors: Any) -> Any:
-    """Keep tensors for the backward pass where what made them is computed again for it; returns them: one as itself, a list or tuple as such.
+    """Keep tensors for the backward pass where what made them is computed again for it; returns them: one as itself, a
+    list or tuple as such.
 
     Raises:
         ValueError: something else than tensors is given.
@@ -73,7 +77,8 @@ def serializedMatMul(lhs: torch.Tensor, rhs: torch.Tensor, mode: MatMulSerializa
     """lhs @ rhs, on the tile machine in `factor` pieces one after the other.
 
     Args:
-        mode: along which axis of lhs [m, n] and rhs [n, p]: InputChannels m, ReducingDim n, OutputChannels p; Disabled: in one piece.
+        mode: along which axis of lhs [m, n] and rhs [n, p]: InputChannels m, ReducingDim n, OutputChannels p; Disabled:
+            in one piece.
         keep_precision: where pieces are added, add in float32.
 
     Raises:
@@ -82,21 +87,24 @@ def serializedMatMul(lhs: torch.Tensor, rhs: torch.Tensor, mode: MatMulSerializa
     if not isinstance(mode, MatMulSerializationMode):
         raise InvalidOption(f"serializedMatMul needs a poptorch.MatMulSerializationMode, not {mode!r}.")
     if isinstance(factor, bool) or not isinstance(factor, int) or not isinstance(keep_precision, bool):
-        raise InvalidOption(f"serializedMatMul takes a whole number of pieces and True or False, not {factor!r} and {keep_precision!r}.")
+        raise InvalidOption(f"serializedMatMul takes a whole number of pieces and True or False, not {factor!r} and "
+                            f"{keep_precision!r}.")
     kind = word(mode)
     if kind is None:
         return torch.matmul(lhs, rhs)
     for side, t in (("LHS", lhs), ("RHS", rhs)):
         if t.dim() not in (2, 3):
-            raise Error(f"{side} Input: a tensor of shape {list(t.shape)} must have rank 2 or 3 for matmul serialization. Please squeeze or reshape "
-                        "for serialization.")
+            raise Error(f"{side} Input: a tensor of shape {list(t.shape)} must have rank 2 or 3 for matmul "
+                        "serialization. Please squeeze or reshape for serialization.")
     if lhs.dim() != rhs.dim():
-        raise Error(f"LHS (rank {lhs.dim()}) and RHS (rank {rhs.dim()}) matmuls must have equal rank for matmul serialization")
+        raise Error(f"LHS (rank {lhs.dim()}) and RHS (rank {rhs.dim()}) matmuls must have equal rank for matmul "
+                    "serialization")
     return serialized_matmul(lhs, rhs, kind, max(factor, 1), keep_precision)
 
 
 def set_available_memory(tensor: torch.Tensor, available_memory_proportion: float) -> torch.Tensor:
-    """Bound the temporary memory, on the tile machine, of the convolution, matmul, embedding lookup or indexing that made a tensor; returns it.
+    """Bound the temporary memory, on the tile machine, of the convolution, matmul, embedding lookup or indexing that
+    made a tensor; returns it.
 
     Raises:
         InvalidOption: the proportion is no number from 0 to 1.
@@ -121,7 +129,8 @@ def _overlapped(what: str, tensors: Any, mode: OverlapMode) -> Any:
     if not isinstance(mode, OverlapMode):
         raise InvalidOption(f"set_overlap_for_{what} needs a poptorch.OverlapMode, not {mode!r}.")
     if mode != OverlapMode.NoOverlap:
-        _tell(f"set_overlap_for_{what} has no effect: give tileflow.compile the option overlap_{what}s, such as {{\"*\": \"{word(mode)}\"}}.")
+        _tell(f"set_overlap_for_{what} has no effect: give tileflow.compile the option overlap_{what}s, such as "
+              f"{{\"*\": \"{word(mode)}\"}}.")
     return tensors
 
 
@@ -177,7 +186,8 @@ def for_loop(count: int, body: Callable[..., Any], inputs: list[torch.Tensor]) -
         ValueError: inputs is no list of tensors, or body does not give as many.
     """
     if not isinstance(inputs, list):
-        raise ValueError("poptorch.for_loop expects input tensors (inputs) to be a list of tensors. (Object is not list)")
+        raise ValueError("poptorch.for_loop expects input tensors (inputs) to be a list of tensors. (Object is not "
+                         "list)")
     for i, one in enumerate(inputs):
         if not isinstance(one, torch.Tensor):
             raise ValueError("poptorch.for_loop expects input tensors (inputs) to be a list of tensors. "
@@ -187,14 +197,15 @@ def for_loop(count: int, body: Callable[..., Any], inputs: list[torch.Tensor]) -
         made = body(*state)
         state = list(made) if isinstance(made, (list, tuple)) else [made]
         if len(state) != len(inputs):
-            raise ValueError(f"poptorch.for_loop expects body to give as many tensors as it takes: {len(inputs)}, not {len(state)}.")
+            raise ValueError(f"poptorch.for_loop expects body to give as many tensors as it takes: {len(inputs)}, not "
+                             f"{len(state)}.")
     return state
 
 
-def cond(condition: torch.Tensor, then_body: Callable[..., Any], then_inps: Sequence[torch.Tensor], else_body: Callable[..., Any],
-         else_inps: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """What `then_body` gives of its inputs where `condition`, one truth value, holds, else what `else_body` does: both are computed, and one is
-    taken, with gradients.
+def cond(condition: torch.Tensor, then_body: Callable[..., Any], then_inps: Sequence[torch.Tensor],
+         else_body: Callable[..., Any], else_inps: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """What `then_body` gives of its inputs where `condition`, one truth value, holds, else what `else_body` does: both
+    are computed, and one is taken, with gradients.
 
     Raises:
         ValueError: the two give different numbers of tensors.
@@ -204,7 +215,8 @@ def cond(condition: torch.Tensor, then_body: Callable[..., Any], then_inps: Sequ
         made = body(*(t.clone() for t in given))
         found.append(list(made) if isinstance(made, (list, tuple)) else [made])
     if len(found[0]) != len(found[1]):
-        raise ValueError(f"poptorch.cond: the branches give {len(found[0])} and {len(found[1])} tensors; they must give as many.")
+        raise ValueError(f"poptorch.cond: the branches give {len(found[0])} and {len(found[1])} tensors; they must "
+                         "give as many.")
     return [torch.where(condition.reshape(()).bool(), a, b) for a, b in zip(*found, strict=True)]
 
 
@@ -229,7 +241,8 @@ def nearest(x: torch.Tensor, y: torch.Tensor, batch_x: Any = None, batch_y: Any 
     return distance.argmin(1)
 
 
-def ipu_print_tensor(tensor: torch.Tensor, title: str = "", print_gradient: bool = True, summarise_threshold: int = 1000,
+def ipu_print_tensor(tensor: torch.Tensor, title: str = "", print_gradient: bool = True,
+                     summarise_threshold: int = 1000,
                      edge_items: int = 3, max_line_width: int = 80, digits: int = 4, float_format: str = "auto",
                      separator: str = ", ", open_bracket: str = "(", close_bracket: str = ")") -> torch.Tensor:
     """Print a tensor, and its gradient, whenever a compiled model computes it, in the order of the micro-batches;
@@ -241,7 +254,8 @@ def ipu_print_tensor(tensor: torch.Tensor, title: str = "", print_gradient: bool
     _tensors("ipu_print_tensor", tensor)
     with translated():
         return print_tensor(tensor, title, print_gradient=int(print_gradient), summarise_threshold=summarise_threshold,
-                            edge_items=edge_items, max_line_width=max_line_width, digits=digits, float_format=float_format,
+                            edge_items=edge_items, max_line_width=max_line_width, digits=digits,
+                            float_format=float_format,
                             separator=separator, open_bracket=open_bracket, close_bracket=close_bracket)
 
 
@@ -260,8 +274,8 @@ def ctc_beam_search_decoder(probs: torch.Tensor, lengths: torch.Tensor, blank: i
 
 @not_there
 def fps(src: torch.Tensor, ptr: list[int], ratio: float = 0.5, random_start: bool = False) -> NoReturn:
-    """Not there, for which points are taken follows from data, one after the other: choose them where the model is called, and give it their
-    numbers."""
+    """Not there, for which points are taken follows from data, one after the other: choose them where the model is
+    called, and give it their numbers."""
     raise AssertionError
 
 
@@ -343,7 +357,8 @@ class NameScope:
 
 
 class Attribute:
-    """A scope that gives operators attributes of the reference's compiler: taken, with a warning, and without effect."""
+    """A scope that gives operators attributes of the reference's compiler: taken, with a warning, and without
+    effect."""
 
     def __init__(self, **kwargs: Any) -> None:
         self.attributes = kwargs
@@ -373,7 +388,8 @@ class MultiConv:
     def availableMemoryProportions(self, value: float | Sequence[float] | None) -> MultiConv:
         """Share of a tile's memory for the temporaries of each convolution, from 0 to below 1."""
         shares = _one("availableMemoryProportions", value)
-        if shares is not None and (isinstance(shares, bool) or not isinstance(shares, (int, float)) or not 0 <= shares < 1):
+        if shares is not None and (isinstance(shares, bool) or not isinstance(shares, (int, float))
+                                   or not 0 <= shares < 1):
             raise InvalidOption("Invalid available memory proportion!")
         self._proportion = shares
         return self
@@ -419,14 +435,16 @@ class MultiConv:
         if export is not None:
             if export.scopes[export.current].multi_conv is not None:
                 raise Error("Nested poptorch.MultiConv is not supported.")
-            stack.enter_context(scope("multi_conv", Group(f"multi_conv_{len(export.scopes)}", self._plan, self._reserved, self._back_off)))
+            stack.enter_context(scope("multi_conv", Group(f"multi_conv_{len(export.scopes)}", self._plan,
+                                                          self._reserved, self._back_off)))
             if self._proportion is not None:
                 stack.enter_context(scope("available_memory_proportion", float(self._proportion)))
             if self._partials is not None:
                 stack.enter_context(scope("partials", self._partials))
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 where: TracebackType | None) -> None:
         self._entered.pop().__exit__(kind, error, where)
 
 
@@ -435,6 +453,6 @@ def _one(name: str, value: Any) -> Any:
     if not isinstance(value, (list, tuple)):
         return value
     if not value or any(v != value[0] for v in value):
-        raise InvalidOption(f"{name} takes one value for all convolutions of the scope, not {list(value)!r}; set_available_memory says it of one of "
-                            "them.")
+        raise InvalidOption(f"{name} takes one value for all convolutions of the scope, not {list(value)!r}; "
+                            "set_available_memory says it of one of them.")
     return value[0]

@@ -1,8 +1,9 @@
-"""Optimizers under the reference's names: PyTorch's objects, with loss scaling, types of states, and attributes that are compiled in."""
+"""Optimizers under the reference's names: PyTorch's objects, with loss scaling, types of states, and attributes that
+are compiled in."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from glob import escape
 from typing import Any, ClassVar
 
@@ -16,15 +17,16 @@ from .spelling import both_spellings
 
 ACCUMULATION = (torch.float16, torch.float32)
 MOMENTS = ("first_order_momentum_accum_type", "second_order_momentum_accum_type")
-KEPT = ("variable_attrs", "loss_scaling", "accum_type", "velocity_accum_type", *MOMENTS, "_types", "_variable", "max_grad_norm",
-        "use_combined_accum", "velocity_scaling", "bias_correction", "use_tf_variant")
+KEPT = ("variable_attrs", "loss_scaling", "accum_type", "velocity_accum_type", *MOMENTS, "_types", "_variable",
+        "max_grad_norm", "use_combined_accum", "velocity_scaling", "bias_correction", "use_tf_variant")
 """What copies and pickles have besides what PyTorch's do."""
 Params = Iterable[Any]
 
 
 @both_spellings
 class VariableAttributes:
-    """Which attributes are variables, read at every update, and which constants, compiled into it: those given to the constructor are variable.
+    """Which attributes are variables, read at every update, and which constants, compiled into it: those given to the
+    constructor are variable.
 
     Mark before the first call of the model.
     """
@@ -70,8 +72,9 @@ class Optimizer:
     loss_scaling: float
     variable_attrs: VariableAttributes
 
-    def _begin(self, given: Mapping[str, Any], extra: Mapping[str, Any], types: Mapping[str, Any]) -> dict[str, Any]:
-        """Check and keep what PyTorch's class does not know; the arguments that it does, of those that were given.
+    def _begin(self, given: Mapping[str, Any], extra: Mapping[str, Any], dtypes: Sequence[Any]) -> dict[str, Any]:
+        """Check and keep what PyTorch's class does not know (`dtypes`: those of `types`); the arguments that it does, of
+        those that were given.
 
         Raises:
             ValueError: amsgrad, maximize. InvalidOption: an element type is none.
@@ -81,6 +84,7 @@ class Optimizer:
             raise ValueError("Only non-amsgrad Adam/AdamW optimizers are supported.")
         if given.get("maximize"):
             raise ValueError(f"{kind}: maximize is not supported; minimise the negated loss.")
+        types = dict(zip(self.types, dtypes, strict=True))
         for name, dtype in types.items():
             if dtype is not None and dtype not in ACCUMULATION:
                 raise InvalidOption("Accumulation types must be either torch.float32 or torch.float16")
@@ -100,7 +104,8 @@ class Optimizer:
     # ---- states
 
     def state_dict(self) -> Any:
-        """PyTorch's own dictionary, with `ipu_state` (tensors by name) and `ipu_param` (numbers by name) beside: None before the first call."""
+        """PyTorch's own dictionary, with `ipu_state` (tensors by name) and `ipu_param` (numbers by name) beside: None
+        before the first call."""
         if self._read is not None:
             self._held = dict(self._read())
         base: Any = torch.optim.Optimizer.state_dict(self)                         # type: ignore[arg-type]
@@ -154,7 +159,8 @@ class Optimizer:
         Raises:
             OptionError: a value is out of range, or values do not go together.
         """
-        known = [(group, [escape(names[id(p)]) for p in group["params"] if id(p) in names]) for group in self.param_groups]
+        known = [(group, [escape(names[id(p)]) for p in group["params"] if id(p) in names])
+                 for group in self.param_groups]
         known = [(group, params) for group, params in known if params]
         if not known:
             raise OptionError(f"The {type(self).__name__} has no parameter of the module; make it of the module's own: "
@@ -171,7 +177,8 @@ class Optimizer:
     def _of(self, group: Mapping[str, Any]) -> dict[str, Any]:
         """A group's attributes."""
         found = {name: group[name] for name in (*self.numbers, *self.flags) if name in group}
-        return {name: tuple(map(float, x)) if isinstance(x, (tuple, list)) else float(x) if isinstance(x, torch.Tensor) else x
+        return {name: tuple(map(float, x)) if isinstance(x, (tuple, list)) else float(x)
+                if isinstance(x, torch.Tensor) else x
                 for name, x in found.items()}
 
     def _rest(self) -> dict[str, Any]:
@@ -184,7 +191,8 @@ class SGD(Optimizer, torch.optim.SGD):
 
     Args:
         params: parameters, or groups of them, as PyTorch takes them.
-        velocity_scaling, use_combined_accum: one tensor for velocity and accumulated gradients, scaled by the former, against underflow.
+        velocity_scaling, use_combined_accum: one tensor for velocity and accumulated gradients, scaled by the former,
+            against underflow.
         accum_type, velocity_accum_type: types of accumulated gradients and velocities: torch.float32 or torch.float16.
         max_grad_norm: the gradients' norm, all together, is at most this.
     """
@@ -195,13 +203,16 @@ class SGD(Optimizer, torch.optim.SGD):
     types = ("accum_type", "velocity_accum_type")
 
     def __init__(self, params: Params, lr: float, momentum: float | None = None, dampening: float | None = None,
-                 weight_decay: float | None = None, nesterov: bool | None = None, maximize: bool | None = None, foreach: bool | None = None,
-                 differentiable: bool | None = None, loss_scaling: float | None = None, velocity_scaling: float | None = None,
-                 use_combined_accum: bool | None = None, accum_type: torch.dtype | None = None, velocity_accum_type: torch.dtype | None = None,
-                 max_grad_norm: float | None = None) -> None:
-        given = self._begin({"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay, "nesterov": nesterov,
-                             "maximize": maximize}, {"loss_scaling": loss_scaling, "velocity_scaling": velocity_scaling},
-                            {"accum_type": accum_type, "velocity_accum_type": velocity_accum_type})
+                 weight_decay: float | None = None, nesterov: bool | None = None, maximize: bool | None = None,
+                 foreach: bool | None = None,
+                 differentiable: bool | None = None, loss_scaling: float | None = None,
+                 velocity_scaling: float | None = None,
+                 use_combined_accum: bool | None = None, accum_type: torch.dtype | None = None,
+                 velocity_accum_type: torch.dtype | None = None, max_grad_norm: float | None = None) -> None:
+        given = self._begin({"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay,
+                             "nesterov": nesterov, "maximize": maximize},
+                            {"loss_scaling": loss_scaling, "velocity_scaling": velocity_scaling},
+                            (accum_type, velocity_accum_type))
         torch.optim.SGD.__init__(self, params, **given)
         self.use_combined_accum = bool(use_combined_accum)
         self.max_grad_norm = math.inf if max_grad_norm is None else max_grad_norm
@@ -210,7 +221,8 @@ class SGD(Optimizer, torch.optim.SGD):
             for group in self.param_groups:
                 group.setdefault("velocity_scaling", self.defaults["velocity_scaling"])
         elif velocity_scaling is not None:
-            logger("poptorch").warning("velocity_scaling value ignored when using the separate variant (use_combined_accum=False).")
+            logger("poptorch").warning("velocity_scaling value ignored when using the separate variant "
+                                       "(use_combined_accum=False).")
         self._end(loss_scaling)
 
     def _rest(self) -> dict[str, Any]:
@@ -225,7 +237,8 @@ class Adam(Optimizer, torch.optim.Adam):
     """PyTorch's Adam, with the decay among the gradients: s = g + wd w.
 
     Args:
-        params: parameters, or groups of them. accum_type: type of accumulated gradients, torch.float32 or torch.float16.
+        params: parameters, or groups of them. accum_type: type of accumulated gradients, torch.float32 or
+            torch.float16.
         first_order_momentum_accum_type, second_order_momentum_accum_type: types of the moments.
         max_grad_norm: the norm of s, all together, is at most this.
     """
@@ -233,14 +246,19 @@ class Adam(Optimizer, torch.optim.Adam):
     made = own.Adam
     numbers = ("lr", "betas", "eps", "weight_decay")
 
-    def __init__(self, params: Params, lr: float | None = None, betas: tuple[float, float] | None = None, eps: float | None = None,
-                 weight_decay: float | None = None, amsgrad: bool | None = None, foreach: bool | None = None, maximize: bool | None = None,
-                 capturable: bool | None = None, differentiable: bool | None = None, fused: bool | None = None, loss_scaling: float | None = None,
+    def __init__(self, params: Params, lr: float | None = None, betas: tuple[float, float] | None = None,
+                 eps: float | None = None,
+                 weight_decay: float | None = None, amsgrad: bool | None = None, foreach: bool | None = None,
+                 maximize: bool | None = None,
+                 capturable: bool | None = None, differentiable: bool | None = None, fused: bool | None = None,
+                 loss_scaling: float | None = None,
                  accum_type: torch.dtype | None = None, first_order_momentum_accum_type: torch.dtype | None = None,
-                 second_order_momentum_accum_type: torch.dtype | None = None, max_grad_norm: float | None = None) -> None:
-        given = self._begin({"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad, "maximize": maximize},
-                            {"loss_scaling": loss_scaling}, dict(zip(self.types, (accum_type, first_order_momentum_accum_type,
-                                                                                   second_order_momentum_accum_type), strict=True)))
+                 second_order_momentum_accum_type: torch.dtype | None = None,
+                 max_grad_norm: float | None = None) -> None:
+        given = self._begin({"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad,
+                             "maximize": maximize},
+                            {"loss_scaling": loss_scaling},
+                            (accum_type, first_order_momentum_accum_type, second_order_momentum_accum_type))
         torch.optim.Adam.__init__(self, params, **given)
         self.max_grad_norm = math.inf if max_grad_norm is None else max_grad_norm
         self._end(loss_scaling)
@@ -258,15 +276,20 @@ class AdamW(Optimizer, torch.optim.AdamW):
     made = own.AdamW
     numbers = ("lr", "betas", "eps", "weight_decay")
 
-    def __init__(self, params: Params, lr: float | None = None, betas: tuple[float, float] | None = None, eps: float | None = None,
-                 weight_decay: float | None = None, amsgrad: bool | None = None, maximize: bool | None = None, foreach: bool | None = None,
-                 capturable: bool | None = None, differentiable: bool | None = None, fused: bool | None = None, loss_scaling: float | None = None,
+    def __init__(self, params: Params, lr: float | None = None, betas: tuple[float, float] | None = None,
+                 eps: float | None = None,
+                 weight_decay: float | None = None, amsgrad: bool | None = None, maximize: bool | None = None,
+                 foreach: bool | None = None,
+                 capturable: bool | None = None, differentiable: bool | None = None, fused: bool | None = None,
+                 loss_scaling: float | None = None,
                  bias_correction: bool | None = None, accum_type: torch.dtype | None = None,
-                 first_order_momentum_accum_type: torch.dtype | None = None, second_order_momentum_accum_type: torch.dtype | None = None,
+                 first_order_momentum_accum_type: torch.dtype | None = None,
+                 second_order_momentum_accum_type: torch.dtype | None = None,
                  max_grad_norm: float | None = None) -> None:
-        given = self._begin({"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad, "maximize": maximize},
-                            {"loss_scaling": loss_scaling}, dict(zip(self.types, (accum_type, first_order_momentum_accum_type,
-                                                                                   second_order_momentum_accum_type), strict=True)))
+        given = self._begin({"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad,
+                             "maximize": maximize},
+                            {"loss_scaling": loss_scaling},
+                            (accum_type, first_order_momentum_accum_type, second_order_momentum_accum_type))
         torch.optim.AdamW.__init__(self, params, **given)
         self.bias_correction = bias_correction is not False
         self.max_grad_norm = math.inf if max_grad_norm is None else max_grad_norm
@@ -287,13 +310,15 @@ class RMSprop(Optimizer, torch.optim.RMSprop):
     numbers = ("lr", "alpha", "eps", "weight_decay", "momentum")
 
     def __init__(self, params: Params, lr: float | None = None, alpha: float | None = None, eps: float | None = None,
-                 weight_decay: float | None = None, momentum: float | None = None, centered: bool | None = None, foreach: bool | None = None,
+                 weight_decay: float | None = None, momentum: float | None = None, centered: bool | None = None,
+                 foreach: bool | None = None,
                  maximize: bool | None = None, differentiable: bool | None = None, loss_scaling: float | None = None,
                  accum_type: torch.dtype | None = None, first_order_momentum_accum_type: torch.dtype | None = None,
-                 second_order_momentum_accum_type: torch.dtype | None = None, use_tf_variant: bool | None = None) -> None:
-        given = self._begin({"lr": lr, "alpha": alpha, "eps": eps, "weight_decay": weight_decay, "momentum": momentum, "centered": centered,
-                             "maximize": maximize}, {"loss_scaling": loss_scaling},
-                            dict(zip(self.types, (accum_type, first_order_momentum_accum_type, second_order_momentum_accum_type), strict=True)))
+                 second_order_momentum_accum_type: torch.dtype | None = None,
+                 use_tf_variant: bool | None = None) -> None:
+        given = self._begin({"lr": lr, "alpha": alpha, "eps": eps, "weight_decay": weight_decay, "momentum": momentum,
+                             "centered": centered, "maximize": maximize}, {"loss_scaling": loss_scaling},
+                            (accum_type, first_order_momentum_accum_type, second_order_momentum_accum_type))
         torch.optim.RMSprop.__init__(self, params, **given)
         self.use_tf_variant = bool(use_tf_variant)
         self._end(loss_scaling)
@@ -317,13 +342,17 @@ class LAMB(Optimizer, torch.optim.Optimizer):
     made = own.LAMB
     numbers = ("lr", "betas", "eps", "weight_decay", "max_weight_norm")
 
-    def __init__(self, params: Params, lr: float | None = None, betas: tuple[float, float] | None = None, eps: float | None = None,
-                 weight_decay: float | None = None, bias_correction: bool | None = None, loss_scaling: float | None = None,
+    def __init__(self, params: Params, lr: float | None = None, betas: tuple[float, float] | None = None,
+                 eps: float | None = None,
+                 weight_decay: float | None = None, bias_correction: bool | None = None,
+                 loss_scaling: float | None = None,
                  max_weight_norm: float | None = None, accum_type: torch.dtype | None = None,
-                 first_order_momentum_accum_type: torch.dtype | None = None, second_order_momentum_accum_type: torch.dtype | None = None) -> None:
-        given = self._begin({"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "max_weight_norm": max_weight_norm},
-                            {"loss_scaling": loss_scaling}, dict(zip(self.types, (accum_type, first_order_momentum_accum_type,
-                                                                                   second_order_momentum_accum_type), strict=True)))
+                 first_order_momentum_accum_type: torch.dtype | None = None,
+                 second_order_momentum_accum_type: torch.dtype | None = None) -> None:
+        given = self._begin({"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay,
+                             "max_weight_norm": max_weight_norm},
+                            {"loss_scaling": loss_scaling},
+                            (accum_type, first_order_momentum_accum_type, second_order_momentum_accum_type))
         defaults = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 1e-2, "max_weight_norm": 65500.0}
         torch.optim.Optimizer.__init__(self, params, {**defaults, **given})
         self.bias_correction = bias_correction is not False

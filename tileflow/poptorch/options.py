@@ -18,7 +18,7 @@ from ..options.options import Options as TileflowOptions
 from ..options.options import declarations, read_options_file
 from ..options.reference import table
 from ..options.reference.enums import ENUMS, ConnectionType, OutputMode, SyncPattern, word
-from ..options.reference.values import Call, Made, Word
+from ..options.reference.values import Made, Word, WrittenCall
 from ..options.settings import FrozenOptionsError
 from ..system.errors import OptionError
 from ..system.reading import read_text
@@ -33,15 +33,17 @@ DEFAULT_OPTIONS = "POPTORCH_DEFAULT_OPTIONS"
 MODEL_VERSION, VERSIONS = "POPTORCH_IPU_MODEL_VERSION", {"ipu1": "gc2", "ipu2": "gc200", "ipu21": "bow"}
 """The environment variable that may name the chip, and what its words are."""
 VALUES: dict[str, Any] = {
-    "log_dir": ".", "max_repeat_logs": 4, "connection_type": ConnectionType.Always, "sync_pattern": SyncPattern.Full, "model_name": None,
-    "profile_dir": None}
+    "log_dir": ".", "max_repeat_logs": 4, "connection_type": ConnectionType.Always, "sync_pattern": SyncPattern.Full,
+    "model_name": None, "profile_dir": None}
 """What is read of options that have no effect here, before somebody sets them."""
-READ_AS = {"random_seed": "seed", "input_cgt": "input_group_type", "accumulation_and_replication_reduction_type": "accumulation_reduction",
-           "mean_accumulation_and_replication_reduction_strategy": "mean_reduction_strategy", "partials_type": "partials"}
+READ_AS = {"random_seed": "seed", "input_cgt": "input_group_type",
+           "accumulation_and_replication_reduction_type": "accumulation_reduction",
+           "mean_accumulation_and_replication_reduction_strategy": "mean_reduction_strategy",
+           "partials_type": "partials"}
 """Values that tileflow calls otherwise."""
 ENUM_OF = {"output_mode": "OutputMode", "input_group_type": "CommGroupType", "accumulation_reduction": "ReductionType",
-           "mean_reduction_strategy": "MeanReductionStrategy", "half_float_casting": "HalfFloatCastingBehavior", "auto_stage": "AutoStage",
-           "tensors_liveness": "Liveness"}
+           "mean_reduction_strategy": "MeanReductionStrategy", "half_float_casting": "HalfFloatCastingBehavior",
+           "auto_stage": "AutoStage", "tensors_liveness": "Liveness"}
 """Options whose values are members of an enum."""
 ADDED = ("anchored_tensors", "min_elements_off_chip", "min_elements_sharded", "io_tiles_for")
 """Options to which each call adds."""
@@ -49,7 +51,8 @@ ADDED = ("anchored_tensors", "min_elements_off_chip", "min_elements_sharded", "i
 
 @both_spellings
 class TensorLocationSettings:
-    """Where a group of tensors is kept: `TensorLocationSettings().useOnChipStorage(False)`, for `opts.TensorLocations.setOptimizerLocation`."""
+    """Where a group of tensors is kept: `TensorLocationSettings().useOnChipStorage(False)`, for
+    `opts.TensorLocations.setOptimizerLocation`."""
 
     def __init__(self) -> None:
         self._calls: dict[str, Any] = {}
@@ -84,7 +87,8 @@ class TensorLocationSettings:
 
     def made(self) -> Made:
         """As the lines of a file say it."""
-        return Made((Call("poptorch.TensorLocationSettings"), *(Call(name, (value,)) for name, value in self._calls.items())))
+        return Made((WrittenCall("poptorch.TensorLocationSettings"),
+                     *(WrittenCall(name, (value,)) for name, value in self._calls.items())))
 
     def __repr__(self) -> str:
         return "TensorLocationSettings()" + "".join(f".{name}({value!r})" for name, value in self._calls.items())
@@ -103,7 +107,8 @@ def _counted(name: str, value: Any) -> int:
 
 
 class Number(int):
-    """A number that is read as an option and called as its setter: `opts.device_iterations`, `opts.device_iterations(4)`."""
+    """A number that is read as an option and called as its setter: `opts.device_iterations`,
+    `opts.device_iterations(4)`."""
 
     _set: Callable[..., Any]
 
@@ -131,7 +136,8 @@ class _Names:
         setter = self._setter(name)
         if snake_case(name) == name and self._options._is_value(name):
             value = self._options._value(name)
-            return Number(value, setter) if setter is not None and isinstance(value, int) and not isinstance(value, (bool, enum.Enum)) else value
+            whole = isinstance(value, int) and not isinstance(value, (bool, enum.Enum))
+            return Number(value, setter) if setter is not None and whole else value
         if setter is None:
             near = table.near(self._prefix + name)
             raise AttributeError(f"Invalid attribute {name}." + (f" Did you mean {' or '.join(near)}?" if near else
@@ -144,7 +150,8 @@ class _Names:
         elif name == "random_seed" or self._options._is_value(name):
             self._options._put(name, value)
         else:
-            raise InvalidOption(f"Invalid option {name}; {self._prefix}{name} is no option that has a value. docs/poptorch.md lists all names.")
+            raise InvalidOption(f"Invalid option {name}; {self._prefix}{name} is no option that has a value. "
+                                "docs/poptorch.md lists all names.")
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *(e.name.removeprefix(self._prefix) for e in self._entries())})
@@ -168,7 +175,8 @@ class _Names:
         return take
 
     def __deepcopy__(self, memo: Any) -> Any:
-        raise TypeError(f"A group of options cannot be copied without them; use Options.clone(), then .{self._group} of the copy.")
+        raise TypeError(f"A group of options cannot be copied without them; use Options.clone(), then .{self._group} "
+                        "of the copy.")
 
 
 @both_spellings
@@ -210,9 +218,10 @@ class Options(_Names):
         opts.Training.gradientAccumulation(10)
         opts.device_iterations                               # 10
 
-    Every setter is there in camelCase and in snake_case and returns its group, so that calls can be chained; what has a value is read by its
-    name in snake_case. What has no effect here is taken with a warning, what cannot be is an InvalidOption with a sentence. Frozen once a
-    model or data loader uses them; `clone()` gives a copy that can change. `tileflow()` gives them as `tileflow.Options`.
+    Every setter is there in camelCase and in snake_case and returns its group, so that calls can be chained; what has a
+    value is read by its name in snake_case. What has no effect here is taken with a warning, what cannot be is an
+    InvalidOption with a sentence. Frozen once a model or data loader uses them; `clone()` gives a copy that can change.
+    `tileflow()` gives them as `tileflow.Options`.
 
     Raises:
         InvalidOption: a value is wrong, or POPTORCH_DEFAULT_OPTIONS is.
@@ -220,7 +229,8 @@ class Options(_Names):
     """
 
     def __init__(self) -> None:
-        self.__dict__.update(_values={}, _said={}, _anchors={}, _strategy=None, _is_frozen=False, _group="", _options=self)
+        self.__dict__.update(_values={}, _said={}, _anchors={}, _strategy=None, _is_frozen=False, _group="",
+                             _options=self)
         text = os.environ.get(DEFAULT_OPTIONS)
         if text:
             try:
@@ -231,7 +241,8 @@ class Options(_Names):
         version = os.environ.get(MODEL_VERSION)
         if version:
             if version not in VERSIONS:
-                raise InvalidOption(f"{MODEL_VERSION}: Invalid IPU model version. Valid versions: {', '.join(VERSIONS)}.")
+                raise InvalidOption(f"{MODEL_VERSION}: Invalid IPU model version. Valid versions: "
+                                    f"{', '.join(VERSIONS)}.")
             self._values.setdefault("machine", VERSIONS[version])
 
     # ---- groups
@@ -271,12 +282,14 @@ class Options(_Names):
     def checkIsFrozen(self, option: str | None = None) -> None:
         """FrozenOptionsError where a model or data loader has taken them."""
         if self._is_frozen:
-            raise FrozenOptionsError("Can't modify frozen Options: a model or data loader has taken them; change a clone() of them.")
+            raise FrozenOptionsError("Can't modify frozen Options: a model or data loader has taken them; change a "
+                                     "clone() of them.")
 
     def _take(self, entry: table.Entry, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """What a setter does."""
         self.checkIsFrozen()
-        call = Call(entry.name, tuple(map(_plain, args)), {name: _plain(value) for name, value in kwargs.items()})
+        call = WrittenCall(entry.name, tuple(map(_plain, args)),
+                           {name: _plain(value) for name, value in kwargs.items()})
         with of_options():
             if entry.name == "setExecutionStrategy":
                 return self._strategy_of(*args, **kwargs)
@@ -307,16 +320,18 @@ class Options(_Names):
         for name, value in checked.items():
             before = values.get(name)
             if name in ADDED and before is not None and type(before) is type(value):
-                value = {**before, **value} if isinstance(value, Mapping) else (*before, *(v for v in value if v not in before))
+                value = ({**before, **value} if isinstance(value, Mapping)
+                         else (*before, *(v for v in value if v not in before)))
             values[name] = value
         if {"input_group_size", "replication_factor"} & set(checked):
-            TileflowOptions(**{n: values[n] for n in ("input_group_size", "replication_factor") if n in values}).validate()
+            TileflowOptions(**{n: values[n]
+                               for n in ("input_group_size", "replication_factor") if n in values}).validate()
         self.__dict__["_values"] = values
 
     def _strategy_of(self, strategy: Any) -> None:
         if not isinstance(strategy, ExecutionStrategy):
-            raise InvalidOption("setExecutionStrategy needs a poptorch.PipelinedExecution(...), ShardedExecution, SerialPhasedExecution or "
-                                f"ParallelPhasedExecution, not {strategy!r}.")
+            raise InvalidOption("setExecutionStrategy needs a poptorch.PipelinedExecution(...), ShardedExecution, "
+                                f"SerialPhasedExecution or ParallelPhasedExecution, not {strategy!r}.")
         self.__dict__["_strategy"] = strategy
 
     def _put(self, name: str, value: Any) -> None:
@@ -328,7 +343,8 @@ class Options(_Names):
                 self._take(entry, (value,), {})
             else:
                 option = READ_AS.get(name, name)
-                self._add({option: declarations().find(option).check(word(value) if isinstance(value, enum.Enum) else value)})
+                self._add({option: declarations().find(option).check(word(value)
+                                                                     if isinstance(value, enum.Enum) else value)})
 
     def set(self, **values: Any) -> None:
         """Options by what they are read by: `opts.set(device_iterations=4)`."""
@@ -423,7 +439,8 @@ class Options(_Names):
         return self
 
     def from_json(self, string: str) -> Options:
-        """Set what a text such as `{"deviceIterations": 4, "Training.gradientAccumulation": 8}` says; a list is several arguments.
+        """Set what a text such as `{"deviceIterations": 4, "Training.gradientAccumulation": 8}` says; a list is several
+        arguments.
 
         Raises:
             InvalidOption: the text is no JSON, or holds an unknown or wrong option.
@@ -433,7 +450,8 @@ class Options(_Names):
         except (ValueError, RecursionError) as error:
             raise InvalidOption(f"This is no JSON ({error}); options are a table such as {{\"deviceIterations\": 4}}.") from None
         if not isinstance(given, dict):
-            raise InvalidOption(f"Options are a table such as {{\"deviceIterations\": 4}}, not a {type(given).__name__}.")
+            raise InvalidOption(f"Options are a table such as {{\"deviceIterations\": 4}}, not a "
+                                f"{type(given).__name__}.")
         for name, value in given.items():
             entry = table.find(name)
             if entry is None:
@@ -461,7 +479,8 @@ class Options(_Names):
         return {**{name: value for name, value in self.__dict__.items() if name != "_options"}, "_values": values}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _options=self, _values={name: declarations()[name].check(value) for name, value in state["_values"].items()})
+        self.__dict__.update(state, _options=self, _values={name: declarations()[name].check(value)
+                                                            for name, value in state["_values"].items()})
 
     def freeze(self) -> Options:
         """Let nobody change them any more; returns them."""
@@ -498,7 +517,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, TensorLocationSettings):
         return value.made()
     if isinstance(value, Policy):
-        return Made((Call("poptorch.autocasting.Policy", (), value.names()),))
+        return Made((WrittenCall("poptorch.autocasting.Policy", (), value.names()),))
     if isinstance(value, torch.dtype):
         return Word(str(value))
     if isinstance(value, (set, frozenset)):

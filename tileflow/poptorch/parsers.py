@@ -45,7 +45,8 @@ def registerCustomArgParser(arg_data_type: type, arg_parser: ICustomArgParser | 
     def flatten(held: Any) -> tuple[list[Any], Any]:
         parser = _registered[arg_data_type]
         if parser is None:
-            raise InvalidOption(f"A {arg_data_type.__name__} has no parser any more; registerCustomArgParser gives it one.")
+            raise InvalidOption(f"A {arg_data_type.__name__} has no parser any more; registerCustomArgParser gives it "
+                                "one.")
         return list(parser.yieldTensors(held)), _Kept(held)
 
     def flatten_with_keys(held: Any) -> tuple[list[Any], Any]:
@@ -56,8 +57,10 @@ def registerCustomArgParser(arg_data_type: type, arg_parser: ICustomArgParser | 
         parser = _registered[arg_data_type]
         assert parser is not None
         return parser.reconstruct(kept.original, iter(tensors))
-    pytree.register_pytree_node(arg_data_type, flatten, unflatten, serialized_type_name=f"{arg_data_type.__module__}.{arg_data_type.__qualname__}",
-                                to_dumpable_context=repr, from_dumpable_context=str, flatten_with_keys_fn=flatten_with_keys)
+    pytree.register_pytree_node(arg_data_type, flatten, unflatten,
+                                serialized_type_name=f"{arg_data_type.__module__}.{arg_data_type.__qualname__}",
+                                to_dumpable_context=repr, from_dumpable_context=str,
+                                flatten_with_keys_fn=flatten_with_keys)
 
 
 class _Kept:

@@ -1,4 +1,5 @@
-"""Marks in traces under the reference's names: `with tileflow.trace(...)`, or the environment variable TILEFLOW_TRACE, writes them."""
+"""Marks in traces under the reference's names: `with tileflow.trace(...)`, or the environment variable TILEFLOW_TRACE,
+writes them."""
 from __future__ import annotations
 
 import functools

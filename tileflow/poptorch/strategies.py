@@ -1,4 +1,5 @@
-"""Stages, phases and execution strategies under the reference's names: objects that change by their own calls, and become options."""
+"""Stages, phases and execution strategies under the reference's names: objects that change by their own calls, and
+become options."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -14,7 +15,8 @@ BlockId = str
 
 
 class Stage:
-    """Blocks that run one after the other on one IPU: `Stage("B1", "B2").ipu(0)`. Without an IPU it is on the one of its number."""
+    """Blocks that run one after the other on one IPU: `Stage("B1", "B2").ipu(0)`. Without an IPU it is on the one of
+    its number."""
 
     def __init__(self, *block_ids: BlockId) -> None:
         self._blocks, self._ipu = block_ids, -1
@@ -87,7 +89,8 @@ class ExecutionStrategy:
         for stage in self.stages():
             if block_id in stage.blocks:
                 return stage
-        raise InvalidOption(f"Unknown block {block_id}; the strategy's blocks are {', '.join(b for s in self.stages() for b in s.blocks) or 'none'}.")
+        raise InvalidOption(f"Unknown block {block_id}; the strategy's blocks are "
+                            f"{', '.join(b for s in self.stages() for b in s.blocks) or 'none'}.")
 
     def to_options(self) -> dict[str, Any]:
         """Keywords for `tileflow.Options`."""
@@ -140,11 +143,14 @@ class _Phased(ExecutionStrategy):
     _made: type[own.SerialPhasedExecution] | type[own.ParallelPhasedExecution]
 
     def __init__(self, *phases: Phase | Sequence[Stage] | Sequence[BlockId] | BlockId) -> None:
-        if len(phases) == 1 and isinstance(phases[0], (list, tuple)) and any(isinstance(p, (list, tuple, Phase)) for p in phases[0]):
+        if (len(phases) == 1 and isinstance(phases[0], (list, tuple))
+                and any(isinstance(p, (list, tuple, Phase)) for p in phases[0])):
             phases = tuple(phases[0])
         if not phases:
-            raise InvalidOption("There is currently no AutoStage for PhasedExecution, please explicitly specify the phases")
-        self._phases = [p if isinstance(p, Phase) else Phase(*((p,) if isinstance(p, (str, Stage)) else p)) for p in phases]
+            raise InvalidOption("There is currently no AutoStage for PhasedExecution, please explicitly specify the "
+                                "phases")
+        self._phases = [p if isinstance(p, Phase) else Phase(*((p,) if isinstance(p, (str, Stage)) else p))
+                        for p in phases]
         self._liveness = Liveness.AlwaysLive
         self._separate = False
         with of_options():
@@ -168,7 +174,8 @@ class _Phased(ExecutionStrategy):
 
     def to_options(self) -> dict[str, Any]:
         liveness: Any = word(self._liveness)
-        return self._made(*(p.made() for p in self._phases), liveness=liveness, separate_backward=self._separate).to_options()
+        return self._made(*(p.made() for p in self._phases), liveness=liveness,
+                          separate_backward=self._separate).to_options()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(map(repr, self._phases))})"

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..api.surroundings import report_every_program
 from ..system import logs
-from ..system.spans import Trace
+from ..system.spans import TraceFile
 from .options import report_folder
 
 LOG_LEVEL, DEFAULT_LEVEL = "POPTORCH_LOG_LEVEL", "WARN"
@@ -47,7 +47,8 @@ def setLogLevel(level: str | int) -> None:
     if isinstance(level, int) and not isinstance(level, bool):
         name = NUMBERS[level] if 0 <= level < len(NUMBERS) else None
         if name is None:
-            raise ValueError(f"Invalid log level integer: {level}; levels are {', '.join(f'{i} ({n})' for i, n in enumerate(NUMBERS) if n)}.")
+            raise ValueError(f"Invalid log level integer: {level}; levels are "
+                             f"{', '.join(f'{i} ({n})' for i, n in enumerate(NUMBERS) if n)}.")
     else:
         name = str(level)
     number = logs.level(name)
@@ -61,7 +62,8 @@ def heed_environment() -> None:
     level = os.environ.get(LOG_LEVEL)
     if level:
         if logs.level(level) is None:
-            warnings.warn(f"The environment sets {LOG_LEVEL}={level!r}, which is no level: give one of {', '.join(logs.LEVELS)}.", stacklevel=3)
+            warnings.warn(f"The environment sets {LOG_LEVEL}={level!r}, which is no level: give one of "
+                          f"{', '.join(logs.LEVELS)}.", stacklevel=3)
         else:
             setLogLevel(level)
     if os.environ.get(CACHE):
@@ -69,14 +71,14 @@ def heed_environment() -> None:
     engine = _table(ENGINE)
     others = [name for name in engine if name not in REPORTS]
     if others:
-        warnings.warn(f"The environment sets {', '.join(others)} in {ENGINE}, which has no effect: Poplar's engine is not part of tileflow.",
-                      stacklevel=3)
+        warnings.warn(f"The environment sets {', '.join(others)} in {ENGINE}, which has no effect: Poplar's engine is "
+                      "not part of tileflow.", stacklevel=3)
     folder = report_folder(engine)
     if folder is not None:
         report_every_program(folder)
     traced = _table(PVTI)
     if str(traced.get("enable", "false")).lower() == "true":
-        begun = Trace(Path(str(traced.get("directory") or ".")) / "trace.json")
+        begun = TraceFile(Path(str(traced.get("directory") or ".")) / "trace.json")
         begun.__enter__()
         atexit.register(begun.close)
     for name, why in WITHOUT_EFFECT.items():

@@ -25,7 +25,8 @@ def choices(precision: Precision, graph: Graph) -> Callable[[Node], CastRule] | 
     asked = [_asked(node) for node in nodes]
     active = precision.casts and (precision.mixed or any(a.enabled for a in asked))
     if precision.named and not active and not precision.from_file:
-        raise OptionError("Option autocast has no effect, for nothing is cast: choose the precision 16-mixed or bf16-mixed, or leave it out.")
+        raise OptionError("Option autocast has no effect, for nothing is cast: choose the precision 16-mixed or "
+                          "bf16-mixed, or leave it out.")
     if not active and not any(a != Casting() for a in asked):
         return None
     named = _named(precision.named, nodes, precision.from_file)
@@ -47,7 +48,8 @@ def _asked(node: Node) -> Casting:
 
 
 def _named(named: Sequence[tuple[str, str]], nodes: Sequence[Node], from_file: bool) -> Callable[[Node], str | None]:
-    """The rule of a node that the option autocast means: a pattern of a name goes before an operator, and the first pattern counts.
+    """The rule of a node that the option autocast means: a pattern of a name goes before an operator, and the first
+    pattern counts.
 
     Raises:
         OptionError: an operator or a pattern fits no node; out of a file an operator may, and a pattern is warned of.
@@ -57,12 +59,13 @@ def _named(named: Sequence[tuple[str, str]], nodes: Sequence[Node], from_file: b
     patterns = [(key, rule) for key, rule in named if not operators_called(key)]
     for key, _ in named:
         operators = operators_called(key)
-        if any(node.op.name in operators if operators else fits(key, node) for node in nodes) or (from_file and operators):
+        if any(node.op.name in operators if operators else fits(key, node)
+               for node in nodes) or (from_file and operators):
             continue
         if not from_file:
             raise OptionError(_missed(key, bool(operators), nodes))
-        warnings.warn(f"autocast: {one_line(repr(key), 100)} is no operator of tileflow's and fits no name of a node, so it has no effect.",
-                      stacklevel=2)
+        warnings.warn(f"autocast: {one_line(repr(key), 100)} is no operator of tileflow's and fits no name of a node, "
+                      "so it has no effect.", stacklevel=2)
     rules = merged((key, rule) for key, rule in named if operators_called(key))
     return lambda node: next((rule for key, rule in patterns if fits(key, node)), rules.get(node.op.name))
 

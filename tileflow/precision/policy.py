@@ -22,7 +22,7 @@ FOLLOW = "follow"
 
 _PRODUCTS = ("MatMul", "FusedMatMul", "Gemm", "SerializedMatMul", "SerializedGemm")
 DEFAULT: Mapping[str, tuple[str, ...]] = MappingProxyType({
-    "fp16": (*_PRODUCTS, "Conv", "ConvTranspose"),
+    "fp16": (*_PRODUCTS, "Conv", "ConvTranspose", "RNN", "GRU", "LSTM"),
     "fp32": ("Softmax", "LogSoftmax", "GroupNormalization", "InstanceNormalization", "LayerNormalization", "RMSNormalization",
              "SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss", "MSELoss", "L1Loss", "BCEWithLogitsLoss", "BCELoss", "IdentityLoss",
              "Exp", "Log", "Pow", "Reciprocal", "Softplus", "Sinh", "Cosh", "Tan", "Asin", "Acos", "Asinh", "Acosh", "Atanh",
@@ -123,7 +123,8 @@ class Policy:
                     other = layers.setdefault(found, where)
                 else:
                     other = named.setdefault(name, where)
-                    same = (w for n, w in named.items() if (_is_operator(n) or _is_operator(name)) and {*operators_called(n)} & {*found})
+                    same = (w for n, w in named.items() if (_is_operator(n) or _is_operator(name))
+                            and {*operators_called(n)} & {*found})
                     other = next((w for w in same if w != where), other)
                 if other != where:
                     raise OptionError(f"Policy: {name} is in {other} and in {where}; an operator is in one set.")

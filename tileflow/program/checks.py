@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..graph import State, TensorType, Value
+from ..graph import PARTIAL, State, TensorType, Value
 from . import schedule
 from .fields import Fault, shown
 from .program import Program
@@ -29,6 +29,7 @@ def check(program: Program) -> None:
     for name, graph in program.parts.items():
         for state in graph.states:
             _check_state(name, state, found.setdefault(state.name, state))
+            _check_partial(name, state)
     for state in found.values():
         start = found.get(state.start)
         if state.start and (state.kind != "accumulator" or start is None or start.input.type != state.input.type):
@@ -44,6 +45,10 @@ def _check_schedule(program: Program) -> None:
     updates = batching.device_iterations if program.training else None
     count = batching.per_update if program.training else batching.micro_batches
     wanted = [schedule.one_by_one(count, updates, writes) for writes in (False, True)]
+    if schedule.ACCUMULATE in program.parts:
+        if not program.training or min(batching.replicas, batching.gradient_accumulation) < 2:
+            raise Fault("the schedule", f"has sums of replicas, of which {batching} has none")
+        wanted = [schedule.replicas_first(steps, batching.replicas) for steps in wanted]
     if program.own:
         wanted = [schedule.with_replicas(steps, batching.replicas, program.own_weights) for steps in wanted]
     if program.schedule not in wanted:
@@ -87,6 +92,16 @@ def _check_state(part: str, state: State, first: State) -> None:
         raise Fault(part, f"has the hyper-parameter {name} as {t}, or writes it")
     if not t.is_float and not (abs(state.fill) < REACH and state.fill == int(state.fill)):
         raise Fault(part, f"fills the state {name} of {t} with {state.fill}")
+
+
+def _check_partial(part: str, state: State) -> None:
+    """Each replica has what accumulates its gradients, and nothing else; another part sums that up."""
+    partial, written = state.role == PARTIAL, state.output is not None
+    whose = (schedule.ACCUMULATE, schedule.REDUCE) if not written else (schedule.ACCUMULATE,)
+    if (part == schedule.ACCUMULATE
+        and written) > partial or (partial and (state.kind != "accumulator" or state.start or part not in whose)):
+        raise Fault(part, f"has the state {shown(state.name)} of role {shown(state.role)}, which is no sum of each "
+                          "replica, or must not be one")
 
 
 def _check_own(program: Program, states: Mapping[str, State], name: str, others: tuple[str, ...]) -> None:

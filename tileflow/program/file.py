@@ -26,11 +26,12 @@ from ..kernels.machine import limits
 from ..system.errors import ModelError, OutOfMemoryError, UnsupportedError
 from ..system.files import atomic_write
 from ..system.reading import open_regular, parsed
+from .arrays import bytes_of, digest_of
 from .fields import Fault, shown
 from .program import Program
 from .reading import array_types, program_of
 from .text import MAGIC, digest_of_text, text_of
-from .writing import Written, bytes_of, digest_of, structure_of
+from .writing import Written, structure_of
 
 START = len(MAGIC) + 8 + 32
 """Bytes before the header: the magic ones, the header's length (little-endian), its SHA-256."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..graph import Graph, State, TensorType, Value, to_text
+from ..graph import PARTIAL, Graph, State, TensorType, Value, to_text
 from . import schedule
 from .batching import Batching
 from .replicas import copy_of
@@ -35,6 +35,9 @@ class Program:
         fold      one micro-batch's contributions into states (gradient accumulators, running statistics, summed outputs), in global order, so
                   that micro-batches may be computed side by side
         update    accumulated gradients and optimizer states -> new weights and states
+      and where each replica sums up its own gradients first, once an update those of all (`schedule.replicas_first`)
+        accumulate  one micro-batch's gradients into its replica's sums, of which each replica has its own (`partial_sums`)
+        reduce      a replica's sums into the accumulators that the update reads, in the order of replicas
     schedule: which of them runs when. Nothing else knows the order of parts or how often they run.
     links: an input value of a part -> the value of another part that feeds it.
     own: states of which not all replicas have the same: what a part calls one -> what each replica's is called. Runs and folds are then `ahead` by
@@ -150,10 +153,10 @@ class Program:
 
     @property
     def states(self) -> dict[str, State]:
-        """Every state once, by name."""
+        """Every state once, by name, but for `partial_sums`."""
         found: dict[str, State] = {}
         for graph in self.graphs:
-            for state in graph.states:
+            for state in (s for s in graph.states if s.role != PARTIAL):
                 found.setdefault(state.name, state)
                 for other in self._copies(state) if state.kind in ("parameter", "buffer") else ():
                     found.setdefault(other.name, other)
@@ -173,7 +176,11 @@ class Program:
 
     def accumulators(self, ipu: int | None = None) -> list[State]:
         """Sums over an update's micro-batches, zero when it begins."""
-        return [s for s in self._folded(ipu) if s.kind == "accumulator"]
+        return [s for s in self._folded(ipu) if s.kind == "accumulator" and s.role != PARTIAL]
+
+    def partial_sums(self) -> list[State]:
+        """Sums over a replica's micro-batches of an update, each replica's zero when it begins."""
+        return [s for s in self._folded(None) if s.role == PARTIAL]
 
     def statistics(self, ipu: int | None = None) -> list[State]:
         """Buffers that micro-batches change: they have memory of their own until the update, or the call that trains nothing, is committed."""

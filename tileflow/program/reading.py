@@ -24,7 +24,7 @@ from .expressions import from_data
 from .fields import Fault, Others, read, shown
 from .program import Program
 from .staging import Staging
-from .writing import PARTS
+from .writing import PARTS, REPLICAS_FIRST
 
 DEEPEST = 24
 """Regions within regions."""
@@ -51,8 +51,9 @@ def program_of(structure: Any, arrays: Arrays) -> Program:
         raise Fault("batching", f"is {shown(table['batching'])}")
     graphs = _Graphs(_origins(table["origins"]), arrays, batching.micro_batches)
     scope = graphs.scope(table["values"], "values")
-    written = _table(table["parts"], PARTS, "parts")
-    parts = {name: scope.graph(written[name], name) for name in PARTS}
+    names = REPLICAS_FIRST if type(table["parts"]) is dict and len(table["parts"]) > len(PARTS) else PARTS
+    written = _table(table["parts"], names, "parts")
+    parts = {name: scope.graph(written[name], name) for name in names}
     own = _table(table["own"], None, "own")
     program = Program(
         parts, batching, _schedule(table["schedule"]), _links(table["links"], scope, parts),

@@ -69,8 +69,9 @@ class Commit:
 
 @dataclass(frozen=True)
 class Exchange:
-    """Of several processes: what a part has left of the micro-batches up to `ahead` of the counter comes from those that ran it. `done`: nobody here
-    reads it any more. In no program, only in the schedule of one process (`dealing`)."""
+    """Of several processes: what a part has left of the micro-batches up to `ahead` of the counter comes from those
+    that ran it. `done`: nobody here reads it any more. In no program, only in the schedule of one process
+    (`dealing`)."""
 
     part: str
     ahead: int
@@ -78,8 +79,17 @@ class Exchange:
 
 
 @dataclass(frozen=True)
+class Join:
+    """Of several processes: of what a fold has summed up in slices, each by its owner, every process gets all. As an
+    Exchange in no program."""
+
+    part: str
+
+
+@dataclass(frozen=True)
 class Repeat:
-    """`times` turns of the steps; after each the counter moves on `by` as many as a turn has done."""
+    """`times` turns of the steps; after each the counter moves on `by` as many as a turn has done (0: of its
+    micro-batches there are none)."""
 
     times: int
     steps: tuple[Step, ...]
@@ -101,7 +111,7 @@ class Refresh:
     steps: tuple[Step, ...]
 
 
-Leaf = Run | Fold | Stream | Begin | Commit | Exchange
+Leaf = Run | Fold | Stream | Begin | Commit | Exchange | Join
 Step = Leaf | Wave | Repeat | Atomic | Refresh
 Steps = tuple[Step, ...]
 
@@ -120,6 +130,21 @@ def one_by_one(micro_batches: int, updates: int | None, writes: bool = False) ->
         return whole_call((Refresh((Run("prologue"),)), turns), (0,) if writes else ())
     update = (Begin(), Run("prologue"), Repeat(micro_batches, steps, "micro-batch"), Atomic((Run("update"), Commit())))
     return Repeat(updates, update, "update"),
+
+
+ACCUMULATE, REDUCE = "accumulate", "reduce"
+
+
+def replicas_first(steps: Steps, replicas: int) -> Steps:
+    """The schedule `one_by_one` of a training in which each replica sums up its own micro-batches (`ACCUMULATE`), and
+    an update begins with the sums of all replicas, in order (`REDUCE`): a turn that moves no counter."""
+    (updates,) = steps
+    assert isinstance(updates, Repeat), "a training"
+    begin, prologue, turns, atomic = updates.steps
+    assert isinstance(turns, Repeat), "its micro-batches"
+    run, fold = turns.steps
+    sums = Repeat(1, tuple(Fold(REDUCE, ahead=r) for r in range(replicas)), "micro-batch", 0)
+    return replace(updates, steps=(begin, prologue, replace(turns, steps=(run, Fold(ACCUMULATE), fold)), sums, atomic)),
 
 
 def whole_call(steps: Steps, ipus: Sequence[int]) -> Steps:
@@ -253,7 +278,8 @@ def _follow(steps: Steps, counter: Counter | None, latest: dict[str, int], found
             _follow(step.steps, counter, latest, found)
         else:
             leaves = step.runs if isinstance(step, Wave) else (step,)
-            now = [(leaf.part, _at(leaf, counter, "micro-batch")) for leaf in leaves if isinstance(leaf, Run | Fold | Exchange)]
+            now = [(leaf.part, _at(leaf, counter, "micro-batch"))
+                   for leaf in leaves if isinstance(leaf, Run | Fold | Exchange)]
             for name, at in now:
                 latest[name] = max(latest.get(name, 0), at)
             for name, at in now:
@@ -266,18 +292,23 @@ def overwritten(steps: Steps, slots: Mapping[tuple[str, str], int]) -> list[tupl
     holds another micro-batch when it is read, or may do so, as what a wave runs may be in any order. Empty: a plan with so many can be run.
 
     Args:
+        slots: what comes from other processes has one for each micro-batch of a turn; with fewer it is read where it
+            was made.
         steps: the schedule that runs. Of its Repeats as many turns are looked at as runs can be ahead of the counter, and two updates.
     """
     found: dict[tuple[str, str], None] = {}
     held: dict[tuple[str, str, int], int] = {}
     for together in _moments(steps, {"micro-batch": 0, "update": 0}, None, 2 + max(in_flight(steps).values(), default=0)):
-        ran = [(m.step.part, m.micro_batch - i) for m in together if isinstance(m.step, Run | Fold | Exchange)
-               for i in range(m.step.ahead + 1 if isinstance(m.step, Exchange) else 1)]
+        ran = [(m.step.part, m.micro_batch) for m in together if isinstance(m.step, Run | Fold)]
         wanted = [(pair, (*pair, at % n), at) for pair, n in slots.items() for part, at in ran if part == pair[1]]
         found.update((pair, None) for pair, slot, at in wanted if held.get(slot) != at)
+        come = [(m.step, m.micro_batch) for m in together if isinstance(m.step, Exchange)]
         for pair, n in slots.items():
-            made = {at % n: at for part, at in ran if part == pair[0]}
-            if len(made) < sum(part == pair[0] for part, _ in ran):
+            new = [at for part, at in ran if part == pair[0]]
+            new += [at - i for step, at in come if step.part == pair[0] and step.ahead < n
+                    for i in range(step.ahead + 1)]
+            made = {at % n: at for at in new}
+            if len(made) < len(new):
                 found[pair] = None
             held.update(((*pair, slot), at) for slot, at in made.items())
         found.update((pair, None) for pair, slot, at in wanted if held.get(slot) != at)
@@ -471,6 +502,8 @@ def _lines(step: Step, indent: int) -> list[str]:
         return [f"{start}{type(step).__name__.lower()}"]
     if isinstance(step, Exchange):
         return [f"{start}{'release' if step.done else 'exchange'} {step.part}"]
+    if isinstance(step, Join):
+        return [f"{start}join {step.part}"]
     head = f"{step.times} times, a turn {step.by} {step.counts}" if isinstance(step, Repeat) else type(step).__name__.lower()
     inner = step.runs if isinstance(step, Wave) else step.steps
     return [start + head, *(line for s in inner for line in _lines(s, indent + 2))]

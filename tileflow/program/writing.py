@@ -6,17 +6,16 @@ two programs that are the same are the same text, in whatever order dictionaries
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from ..graph import CODES, OPS, Graph, Hints, Node, Origin, Region, State, Value
+from ..graph import OPS, Graph, Hints, Node, Origin, Region, State, Value
 from ..kernels.elementwise.expr import Expr
 from . import schedule
+from .arrays import digest_of
 from .batching import Batching
 from .expressions import to_data
 from .fields import Fault, Others, shown, written
@@ -25,6 +24,8 @@ from .staging import Staging
 
 PARTS = ("micro", "prologue", "fold", "update")
 """The parts of a program that is not cut into stages, in their order."""
+REPLICAS_FIRST = ("micro", "prologue", schedule.ACCUMULATE, "fold", schedule.REDUCE, "update")
+"""The same where each replica has sums of its own."""
 
 
 @dataclass
@@ -43,7 +44,7 @@ def structure_of(program: Program) -> Written:
     """
     if program.caller is not None:
         raise Fault("the program", "is cut into stages; write the one that it was made of, whose marks say where")
-    if tuple(program.parts) != PARTS:
+    if tuple(program.parts) not in (PARTS, REPLICAS_FIRST):
         raise Fault("the program", f"has the parts {', '.join(program.parts)} and not {', '.join(PARTS)}")
     tables = _Tables()
     scope = _Scope(tables)
@@ -144,26 +145,3 @@ def _in_order(graph: Graph) -> list[Value]:
     read = [v for node in graph.nodes for v in node.operands] + list(graph.results())
     found = dict.fromkeys(v for v in read if v in graph.constants)
     return [*found, *sorted(graph.constants.keys() - found.keys(), key=lambda v: v.name)]
-
-
-def digest_of(array: np.ndarray) -> str:
-    """SHA-256 of a constant: its type, its shape and its little-endian bytes in row-major order."""
-    if array.dtype.name not in CODES:
-        raise Fault("a constant", f"has element type {array.dtype}, which tileflow lacks")
-    found = hashlib.sha256(f"{array.dtype.name}{list(array.shape)}:".encode())
-    found.update(bytes_of(array).data)
-    return found.hexdigest()
-
-
-def digest_of_all(arrays: Mapping[str, np.ndarray]) -> str:
-    """SHA-256 of named arrays in the order of their names, each with its name, type and shape."""
-    found = hashlib.sha256()
-    for name in sorted(arrays):
-        found.update(f"{name} {digest_of(arrays[name])}\n".encode())
-    return found.hexdigest()
-
-
-def bytes_of(array: np.ndarray) -> np.ndarray:
-    """A constant's little-endian bytes in row-major order."""
-    flat = np.ascontiguousarray(array).reshape(-1)
-    return flat.astype(flat.dtype.newbyteorder("<"), copy=False).view(np.uint8)

@@ -3,12 +3,29 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ..system.errors import ReportError
 from ..system.files import replace_by
-from . import compare, page, text, trace
-from .json import FILE, SCHEMA_VERSION, Report, build, load, to_text, validate
+
+if TYPE_CHECKING:
+    from . import compare, page, text, trace
+    from .json import FILE, SCHEMA_VERSION, Report, build, load, validate
+
+OF_JSON = ("FILE", "SCHEMA_VERSION", "Report", "build", "load", "validate")
+OWN = ("compare", "page", "text", "trace")
+
+
+def __getattr__(name: str) -> Any:
+    """What knows the tile machine; pages of training runs, which are made of the same curves and pictures, do
+    without."""
+    if name in OF_JSON:
+        return getattr(import_module(f"{__name__}.json"), name)
+    if name in OWN:
+        return import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def write_both(a: Report, b: Report, names: tuple[str, str], folder: str | os.PathLike[str]) -> Path:
@@ -17,6 +34,7 @@ def write_both(a: Report, b: Report, names: tuple[str, str], folder: str | os.Pa
     Raises:
         ReportError: it cannot be written.
     """
+    from . import compare, page
     return _write(Path(folder), {page.COMPARISON: page.render_both(a, b, compare.compare(a, b, names))}) / page.COMPARISON
 
 
@@ -26,6 +44,8 @@ def write(report: Report, folder: str | os.PathLike[str]) -> Path:
     Raises:
         ReportError: it cannot be made or written to.
     """
+    from . import page, trace
+    from .json import FILE, to_text
     return _write(Path(folder), {FILE: to_text(report), page.FILE: page.render(report), trace.FILE: trace.to_text(report)})
 
 

@@ -24,6 +24,9 @@ def _wrong(report: Mapping[str, Any]) -> Iterator[str]:
         yield from _tiles(at, memory, kinds)
         yield from _over_steps(at, memory, kinds, steps)
     yield from _steps(report, kinds)
+    energy = report.get("energy")
+    if energy is not None and len(energy["steps"]) != steps:
+        yield f"energy.steps does not have bounds for each of the {steps} steps"
     yield from _variables(report)
     yield from _layouts(report, kinds)
 
@@ -60,6 +63,10 @@ def _steps(report: Mapping[str, Any], kinds: set[str]) -> Iterator[str]:
             yield f"steps[{i}] names a variable that there is not"
         if not 0 <= step["running"]["spread"] < len(report["spreads"]):
             yield f"steps[{i}].running has a spread that there is not"
+        if not 0 <= step.get("points", 0) < max(1, len(report["spreads"])):
+            yield f"steps[{i}].points is a spread that there is not"
+        if not all(len(pair) == 2 and -1 <= pair[0] < variables and pair[1] >= 0 for pair in step.get("received", ())):
+            yield f"steps[{i}].received names a variable that there is not"
         if not set(step["running"]["bytes"]) <= kinds:
             yield f"steps[{i}].running is of a category that there is not"
 

@@ -59,10 +59,13 @@ def standalone(title: str, lines: Sequence[Line], x_title: str) -> str:
         x += 40 + 7 * len(one.name)
     colours = "".join(f".{cls}{{fill:{palette.colour(cls)};stroke:{palette.colour(cls)}}}"
                       for cls in dict.fromkeys(_classes(len(drawn))))
-    style = (f"text{{font:12px system-ui,sans-serif;fill:#586375}}.end{{text-anchor:end}}.mid{{text-anchor:middle}}.grid{{stroke:#e2e6ec}}{colours}"
+    style = (f"text{{font:12px "
+             f"system-ui,sans-serif;fill:#586375}}.end{{text-anchor:end}}.mid{{text-anchor:middle}}.grid{{stroke:#e2e6ec}}{colours}"
              "rect,circle{stroke:none}path.line{fill:none;stroke-width:2}")
-    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {frame.width:g} {frame.height:g}" role="img" aria-label="{svg.escape(title)}">'
-            f'<style>{style}</style><rect width="{frame.width:g}" height="{frame.height:g}" style="fill:#fff"/>{"".join(body)}</svg>\n')
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {frame.width:g} {frame.height:g}" role="img" '
+            f'aria-label="{svg.escape(title)}">'
+            f'<style>{style}</style><rect width="{frame.width:g}" height="{frame.height:g}" '
+            f'style="fill:#fff"/>{"".join(body)}</svg>\n')
 
 
 def _shown(lines: Sequence[Line]) -> list[Line]:

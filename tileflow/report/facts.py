@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..tiles.placing import balance
 from ..tiles.placing.addresses import Addresses, lay_out
 from ..tiles.placing.memory import ALWAYS_LIVE, Memory, brought, category, tiles_of
 from ..tiles.plans.plan import TileStep
@@ -74,6 +75,19 @@ class Variables:
         key = "on", plan.layout, plan.start_tile, plan.tiles
         return {"spread": self._spread(key, lambda: tiles_of(plan, chip).astype(np.int64)), "bytes": brought(plan, moved)}
 
+    def points(self, step: TileStep, chip: Chip) -> int:
+        """The number of the spread of a step's points."""
+        return self._spread(balance.key(step.work, step.plan), lambda: balance.points(step.work, step.plan, chip.tiles))
+
+    def received(self, step: TileStep, moved: int, chip: Chip) -> list[list[int]]:
+        """Variables, or `balance.OWN`, and the bytes that the worst tile is sent of them."""
+        found: dict[int, int] = {}
+        for value, nbytes in balance.received(step, moved, chip):
+            storage = None if value is None else self._of.get(value)
+            number = balance.OWN if storage is None else self._numbers.get((storage.number, step.ipu), balance.OWN)
+            found[number] = found.get(number, 0) + nbytes
+        return [list(pair) for pair in found.items()]
+
     def number(self, storage: Storage | None, ipu: int) -> int | None:
         """The variable of a tensor on an IPU; None for none."""
         return None if storage is None else self._numbers[storage.number, ipu]
@@ -85,8 +99,11 @@ class Variables:
 
 
 def notes(tiled: TileProgram) -> list[str]:
-    """Sentences on what replicas share out among them."""
-    shares, said = tiled.shares, []
+    """Sentences on tiles that are left idle, and on what replicas share out among them."""
+    shares, said = tiled.shares, list[str]()
+    if tiled.idle_tiles:
+        said.append(f"So small a program takes the fewest cycles on {tiled.chip.tiles:,} of the tiles: "
+                    f"{tiled.idle_tiles:,} of each IPU are idle, and no figure by tile counts them.")
     if tiled.options.optimizer_sharded and not shares.elements:
         said.append("No tensor is shared out over the replicas: none has as many elements as min_elements_sharded says, or updates need them whole.")
     if shares.elements:

@@ -7,7 +7,8 @@ from typing import Any
 
 PHASE_WORDS = {
     "compute": "vertices at work on the worst tile", "exchange": "data on their way between tiles", "sync": "tiles waiting for one another",
-    "transform": "rearranging and casting on the tile", "reduce": "adding partial sums", "host": "tiles waiting for streams of the host",
+    "transform": "rearranging and casting on the tile", "reduce": "adding partial sums",
+    "host": "tiles waiting for streams of the host",
 }
 GROUPS = {
     "weights": "always live", "optimizer": "always live", "buffers": "always live", "constants": "always live", "code": "code",
@@ -140,10 +141,12 @@ def together(report: Mapping[str, Any]) -> list[str]:
              "shown; samples/s and TFLOP/s are those of all."]
     for c in report["collectives"]:
         methods = " and ".join(dict.fromkeys(c["methods"])) or "nothing to do"
+        around = " round the ring" if {*c["methods"]} <= {"one way", "both ways", "half way round", "ring"} else ""
         where = f" of IPU {c['ipu']}" if each > 1 else ""
         found.append(f"{c['kind'].capitalize()} of {count(c['bytes'])} bytes over {_sharing(c, replicas)}{where} "
-                     f"{c['when']} the {c['part']}: {count(c['steps'])} steps round the ring ({methods}), {count(c['sent'])} bytes from each to its "
-                     f"neighbours, {count(c['cycles'])} cycles ({percent(c['cycles'] / max(1, report['totals']['cycles']))} of all).")
+                     f"{c['when']} the {c['part']}: {count(c['steps'])} steps{around} ({methods}), {count(c['sent'])} "
+                     f"bytes from each to its neighbours, {count(c['cycles'])} cycles "
+                     f"({percent(c['cycles'] / max(1, report['totals']['cycles']))} of all).")
     return found
 
 
@@ -220,7 +223,41 @@ def apart(report: Mapping[str, Any]) -> list[str]:
     said = [words for there, words in ways if there]
     why = f": {', '.join(said)}" if said else ""
     waited = " and their IPUs wait for the host" if "host" in shares(report) else ""
-    return [f"Shares are of the {count(all_phases(report))} cycles that all operators take{waited}; {one(report)} takes {count(cycles)}{why}."]
+    return [f"Shares are of the {count(all_phases(report))} cycles that all operators take{waited}; {one(report)} "
+            f"takes {count(cycles)}{why}."]
+
+
+def energy(report: Mapping[str, Any]) -> list[str]:
+    """What a sample takes in energy, in sentences; none of a chip that says nothing of it."""
+    found = report.get("energy")
+    if not found:
+        return []
+    samples = max(1, report["batching"]["samples_per_update"])
+    shown = {name: span(v[0] / samples, v[1] / samples, "J") for name, v in found["categories"].items() if v[1]}
+    least, most = found["per_sample"] or (0.0, 0.0)
+    total = "is not bounded from above" if found["per_sample"] is None else f"takes {span(least, most, 'J')}"
+    left = f"; not counted: {', '.join(found['uncounted'])}" if found["uncounted"] else ""
+    return [f"Energy: a sample {total}. {', '.join(f'{name} {words}' for name, words in shown.items())}{left}."]
+
+
+def efficiency(report: Mapping[str, Any]) -> list[str]:
+    """Throughput over silicon and over cost, in a sentence; none of a chip that says neither."""
+    found = report.get("efficiency")
+    if not found:
+        return []
+    ways = (("area_mm2", "samples_per_second_per_mm2", "mm² of silicon", "an IPU has {} mm²"),
+            ("cost", "samples_per_second_per_cost", "unit of cost", "an IPU costs {}"))
+    said = [f"{found[rate]:.4g} samples/s for a {what} ({of.format(f'{found[name]:,g}')})"
+            for name, rate, what, of in ways
+            if found[rate] is not None]
+    return [f"Efficiency: {', '.join(said)}."] if said else []
+
+
+def span(least: float, most: float, unit: str) -> str:
+    """A range of a quantity, in units of a thousandth or a millionth where it is small: 17.4 to 208 mJ."""
+    scale, prefix = next(((s, p) for s, p in ((1.0, ""), (1e-3, "m"), (1e-6, "µ")) if most >= s), (1e-9, "n"))
+    low, high = (f"{v / scale:.3g}" for v in (least, most))
+    return f"{low} {prefix}{unit}" if low == high else f"{low} to {high} {prefix}{unit}"
 
 
 def histogram(values: Sequence[float], top: float, bins: int) -> list[tuple[float, float, int]]:
@@ -238,7 +275,8 @@ def fullest_ipu(report: Mapping[str, Any]) -> int:
 
 
 def shares(report: Mapping[str, Any]) -> dict[str, int]:
-    """Where the time of the IPUs of a replica goes: cycles of each phase of all operators and, as "host", those in which they wait for the host."""
+    """Where the time of the IPUs of a replica goes: cycles of each phase of all operators and, as "host", those in
+    which they wait for the host."""
     waited = report["host"].get("waits", 0) * max(1, len(report["ipus"]))
     return {**report["totals"]["phases"], **({"host": waited} if waited else {})}
 

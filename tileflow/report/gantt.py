@@ -9,10 +9,11 @@ from . import format as f
 from .hosting import Host
 from .json import Report
 
-MARKS = {"forward": "F", "recompute": "r", "backward": "B", "fold": "+", "update": "u", "exchange": "x", "replicas": "a", "stream": "s", "host": "h",
-         "more": "~"}
+MARKS = {"forward": "F", "recompute": "r", "backward": "B", "fold": "+", "update": "u", "exchange": "x",
+         "replicas": "a", "stream": "s", "host": "h", "more": "~"}
 """What an IPU does, and its letter; other roles have their initial. replicas: what it does together with its like of other replicas. stream: tensors
-pass to or from streaming memory. host: tiles wait for a stream of the host. more: turns of a long pipeline that are not drawn one by one."""
+pass to or from streaming memory. host: tiles wait for a stream of the host. more: turns of a long pipeline that are not
+drawn one by one."""
 TURNS = 64
 """Of a Repeat that are drawn."""
 MOST = 20_000
@@ -47,7 +48,8 @@ class Stretch:
 class Chart:
     """The bars of an update's schedule, the IPUs and the cycles of all, what is waited for the host included.
 
-    bars: those of an IPU follow one another. beside: streams of the host that pass through I/O tiles while the others compute.
+    bars: those of an IPU follow one another. beside: streams of the host that pass through I/O tiles while the others
+    compute.
     """
 
     def __init__(self, report: Report, turns: int = TURNS) -> None:
@@ -122,12 +124,15 @@ class Chart:
         yield from self._streams(steps, micro, counts, False)
 
     def _streams(self, steps: Sequence[Step], micro: int, counts: str | None, to_chip: bool) -> Iterator[Bar]:
-        """What comes from the host before these steps, or goes there after them: the tiles wait, but for what passes beside."""
-        for leaf in [leaf for step in steps for leaf in (step.runs if isinstance(step, Wave) else (step,)) if isinstance(leaf, Run)]:
+        """What comes from the host before these steps, or goes there after them: the tiles wait, but for what passes
+        beside."""
+        for leaf in [leaf for step in steps
+                     for leaf in (step.runs if isinstance(step, Wave) else (step,)) if isinstance(leaf, Run)]:
             for name, cycles, waited in self.host.streams(leaf.part, to_chip):
                 last = self.beside[-1].start + self.beside[-1].cycles if self.beside else 0
                 begun = self.clock if waited else max(self.clock, last)
-                found = Bar(leaf.ipu, "host", name, micro + leaf.ahead if counts == "micro-batch" else None, begun, cycles)
+                found = Bar(leaf.ipu, "host", name, micro + leaf.ahead if counts == "micro-batch" else None, begun,
+                            cycles)
                 self.drawn += 1
                 if waited:
                     self.clock += cycles

@@ -10,7 +10,8 @@ from .json import Report
 
 
 class Host:
-    """The host's streams in the order of a schedule. left: cycles that tiles wait for them and that no stream has been given yet."""
+    """The host's streams in the order of a schedule. left: cycles that tiles wait for them and that no stream has been
+    given yet."""
 
     def __init__(self, report: Report, steps: Steps) -> None:
         self.left = report["host"].get("waits", 0)
@@ -30,7 +31,8 @@ class Host:
         return found[0 if stream["to_chip"] else -1]
 
     def streams(self, part: str, to_chip: bool) -> Iterator[tuple[str, int, bool]]:
-        """What comes before a run of a part, or (which ends the run) goes after it: name, cycles, and whether the tiles wait for it."""
+        """What comes before a run of a part, or (which ends the run) goes after it: name, cycles, and whether the tiles
+        wait for it."""
         run = self.ran[part]
         for stream in self.of.get((part, to_chip), ()):
             of_all, of_waited = self._which(stream, part)
@@ -42,11 +44,12 @@ class Host:
             self.ran[part] = run + 1
 
     def _which(self, stream: Mapping[str, Any], part: str) -> tuple[range, range]:
-        """The runs of a part that have a stream, and those that wait for it: of what does not come with each, inputs come with the first,
-        outputs go after the last."""
+        """The runs of a part that have a stream, and those that wait for it: of what does not come with each, inputs
+        come with the first, outputs go after the last."""
         runs, all_ = self.runs.get(part, 0), stream["repeats"]
         waited = math.floor(all_ * (1 - stream.get("overlaps", 0)) + 1e-9)
-        return (range(all_), range(waited)) if stream["to_chip"] else (range(runs - all_, runs), range(runs - waited, runs))
+        return (range(all_), range(waited)) if stream["to_chip"] else (range(runs - all_, runs),
+                                                                       range(runs - waited, runs))
 
     def waits_in(self, repeat: Repeat, turns: int) -> int:
         """What tiles wait in so many turns, which are not drawn one by one."""

@@ -37,13 +37,13 @@ def _limits(report: Report) -> Section:
     count: dict[str, int] = {}
     for s in report["steps"]:
         count[s["limit"]] = count.get(s["limit"], 0) + bool(s["cycles_per_update"])
-    rows = [row((name, f.PHASE_WORDS.get(name, ""), f.count(count.get(name, 0)), f.count(n), f.percent(n / total)), n / total,
-                None if name == "host" else ("operators", {"text": name}))
+    rows = [row((name, f.PHASE_WORDS.get(name, ""), f.count(count.get(name, 0)), f.count(n), f.percent(n / total)),
+                n / total, None if name == "host" else ("operators", {"text": name}))
             for name, n in sorted(found.items(), key=lambda item: (-item[1], item[0])) if n]
     besides = [f"{f.count(n)} operators could be faster: {f.LIMIT_WORDS[name]}." for name, n in sorted(count.items())
                if n and name not in found and name in f.LIMIT_WORDS]
-    said = " ".join(["The cycles of all operators by what they are spent on, and the operators that spend most of theirs on it.", *besides,
-                     *f.limits(report)])
+    said = " ".join(["The cycles of all operators by what they are spent on, and the operators that spend most of "
+                     "theirs on it.", *besides, *f.limits(report)])
     return section("What limits", said, ("limit", "what it means", "operators", "cycles", "share"), rows)
 
 

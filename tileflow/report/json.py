@@ -59,7 +59,8 @@ def build(tiled: TileProgram, *, model: str = "", out_of_memory: BaseException |
         "notes": [*notes, *facts.notes(tiled)],
         "batching": {"micro_batch": batching.micro_batch, "gradient_accumulation": batching.gradient_accumulation,
                      "device_iterations": batching.device_iterations, "samples_per_update": tiled.samples_per_update},
-        "replicas": counts(tiled.ipus, tiled.options.replicas), "collectives": list(tiled.collectives),
+        "replicas": counts(tiled.ipus, tiled.options.replicas, tiled.chip.links is not None),
+        "collectives": list(tiled.collectives),
         "chip": _chip(tiled), "host": _host(tiled), "options": _plain(tiled.options),
         "totals": {"cycles": tiled.cycles_per_update, "seconds": tiled.seconds_per_update, "samples_per_second": tiled.samples_per_second,
                    "tflops": tiled.tflops, "peak_fraction": tiled.peak_fraction,
@@ -75,6 +76,7 @@ def build(tiled: TileProgram, *, model: str = "", out_of_memory: BaseException |
         "steps": [_step(s, names[s.node], int(b), moved, tiled, variables)
                   for s, b, moved in zip(tiled.steps, tiled.liveness, tiled.rearranged, strict=True)],
         "variables": variables.rows, "spreads": variables.spreads, "layouts": facts.layouts(tiled, variables),
+        "energy": _energy(tiled), "efficiency": _efficiency(tiled),
         "levers_sought": tiled.tried is not None, "levers": [_lever(lever) for lever in tiled.tried or ()],
         "infeasible": [str(x) for x in tiled.infeasible],
         "out_of_memory": None if out_of_memory is None else _error(out_of_memory),
@@ -84,7 +86,7 @@ def build(tiled: TileProgram, *, model: str = "", out_of_memory: BaseException |
 
 
 def _chip(tiled: TileProgram) -> dict[str, Any]:
-    chip = tiled.chip
+    chip = tiled.whole
     constants = [{"name": name, "value": value, "kind": kind, "source": source} for name, value, kind, source in chip.constants()]
     return {"name": chip.name, "ipus": counts(tiled.ipus, 1)["ipus"], "tiles": chip.tiles, "bytes_per_tile": chip.bytes_per_tile,
             "clock_hz": chip.clock_hz, "constants": constants}
@@ -101,6 +103,26 @@ def _host(tiled: TileProgram) -> dict[str, Any]:
 def _ipu(ipu: Ipu, cycles: int) -> dict[str, Any]:
     return {"number": ipu.number, "worst": ipu.worst, "always_live": always_live(ipu), "busy": ipu.busy, "utilisation": ipu.busy / max(1, cycles),
             "stashed": ipu.stashed, "sent": ipu.sent, "streamed": ipu.streamed, "memory": facts.memory(ipu.memory)}
+
+
+def _energy(tiled: TileProgram) -> dict[str, Any] | None:
+    """None of a chip that says nothing of it."""
+    if not tiled.chip.energy.rows():
+        return None
+    found = tiled.energy
+    return {"total": found.total, "board": found.board, "bounds": found.bounds, "per_sample": found.per_sample,
+            "delay": found.delay, "uncounted": found.uncounted, "categories": found.categories,
+            "steps": [{name.replace(" ", "_"): bounds for name, bounds in step.items()} for step in found.steps]}
+
+
+def _efficiency(tiled: TileProgram) -> dict[str, Any] | None:
+    """None of a chip that says neither how large it is nor what it costs."""
+    chip = tiled.chip
+    if chip.area_mm2 is chip.cost is None:
+        return None
+    return {"area_mm2": chip.area_mm2, "cost": chip.cost,
+            "samples_per_second_per_mm2": tiled.samples_per_second_per_mm2,
+            "samples_per_second_per_cost": tiled.samples_per_second_per_cost}
 
 
 def _staging(tiled: TileProgram) -> dict[str, Any] | None:
@@ -124,10 +146,12 @@ def _step(step: TileStep, name: str, tile_bytes: int, moved: int, tiled: TilePro
         "repeats": step.repeats, "splits": plan.splits, "serial": plan.serial, "grains": plan.grains,
         "vertex": plan.vertex, "partials": plan.partials, "reduce_stages": plan.reduce_stages, "tiles": plan.tiles,
         "start_tile": plan.start_tile, "phases": _phases(step.phases), "cycles": step.phases.total,
-        "cycles_per_update": step.phases.total * step.repeats, "flops": flops, "utilisation": _utilisation(step, flops, tiled.chip),
+        "cycles_per_update": step.phases.total * step.repeats, "flops": flops,
+        "utilisation": _utilisation(step, flops, tiled.whole),
         "temp_bytes": plan.temp_bytes, "bound_bytes": plan.bound_bytes, "exchange_bytes": plan.exchange_bytes, "code_bytes": plan.code_bytes,
         "live_bytes": step.live_bytes, "tile_bytes": tile_bytes, "fits": plan.fits, "limit": plan.limit,
         "choice": None if plan.choice is None else _plain(plan.choice), "running": variables.running(step, moved, tiled.chip),
+        "points": variables.points(step, tiled.chip), "received": variables.received(step, moved, tiled.chip),
     }
 
 
@@ -173,8 +197,8 @@ def validate(report: Any, where: str) -> Report:
     """The report itself where it is one of this version; ReportError naming the first field that is wrong."""
     version = report.get("schema_version") if isinstance(report, Mapping) else None
     if version != SCHEMA_VERSION:
-        raise ReportError(f"{where} has schema_version {version!r}, and this tileflow reads version {SCHEMA_VERSION}; compile the "
-                          "model again.")
+        raise ReportError(f"{where} has schema_version {version!r}, and this tileflow reads version {SCHEMA_VERSION}; "
+                          "compile the model again.")
     wrong = checker()(report)
     wrong = wrong.lstrip(".") if wrong else first_wrong(report)
     if wrong:

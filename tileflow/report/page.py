@@ -15,26 +15,28 @@ from . import format as f
 from .compare import Comparison
 from .json import Report
 from .pagedata import data
+from .palette import SERIES, patterns
 
 FILE, COMPARISON = "page.html", "compare.html"
 WEB = Path(__file__).with_name("web")
-SCRIPTS = ("base", "table", "plot", "summary", "insights", "arena", "addresses", "tiles", "memory", "liveness", "variables", "program", "operators",
-           "execution", "compare", "main")
+SCRIPTS = ("base", "table", "plot", "summary", "insights", "arena", "addresses", "tiles", "memory", "liveness",
+           "variables", "program", "groups", "operators", "balance", "traffic", "roofline", "graph", "execution",
+           "compare", "main")
 """Parts of the script, in the order in which they build on each other."""
 
-
+_DRAWN = {"series": SERIES, "patterns": patterns()}
 NO_SCRIPT = "This page draws itself by a script, which this browser does not run; tileflow report prints the same as text."
 ESTIMATES = "Cycles and bytes are a model's estimates; what is documented about the chip and what is estimated stands under Summary."
 
 
 def render(report: Report) -> str:
     """The page of a report."""
-    return _page(f.title(report), {"reports": [data(report)], "comparison": None}, report)
+    return _page(f.title(report), {"reports": [data(report)], "comparison": None, **_DRAWN}, report)
 
 
 def render_both(a: Report, b: Report, comparison: Comparison) -> str:
     """The page of two reports and what differs between them (`compare.compare`)."""
-    return _page(comparison["title"], {"reports": [data(a), data(b)], "comparison": comparison}, b)
+    return _page(comparison["title"], {"reports": [data(a), data(b)], "comparison": comparison, **_DRAWN}, b)
 
 
 def _page(title: str, content: dict[str, Any], report: Report) -> str:

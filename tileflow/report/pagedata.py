@@ -42,12 +42,16 @@ def data(report: Report) -> dict[str, Any]:
         "fits": m["fits"], "error": report["out_of_memory"] and report["out_of_memory"]["message"], "made_by": report["made_by"],
         "unit": f.unit(report), "one": f.one(report), "figures": _figures(report),
         "phases": [{"name": p, "words": f.PHASE_WORDS.get(p, ""), "colour": colour(p), "cycles": t["phases"][p]} for p in phases],
-        "shares": [{"name": p, "words": f.PHASE_WORDS.get(p, ""), "colour": colour(p), "cycles": n} for p, n in f.shares(report).items()],
-        "all_phases": f.all_phases(report), "cycles": t["cycles"], "limits": [*f.limits(report), *f.together(report), *f.apart(report)],
+        "shares": [{"name": p, "words": f.PHASE_WORDS.get(p, ""), "colour": colour(p), "cycles": n}
+                   for p, n in f.shares(report).items()],
+        "all_phases": f.all_phases(report), "cycles": t["cycles"],
+        "limits": [*f.limits(report), *f.together(report), *f.apart(report),
+                                                                        *f.efficiency(report)],
         "memory": _memory(report),
         "steps": _steps(report, phases, texts), "parts": _parts(report),
         "variables": _variables(report["variables"], texts), "spreads": report["spreads"],
-        "align": _constant(report, "vector_bytes"),
+        "align": int(_constant(report, "vector_bytes")), "roofs": _roofs(report),
+        "energy": _energy(report),
         "kinds": {name: colour(name) for name in dict.fromkeys(v["kind"] for v in report["variables"])},
         "chart": _chart(report, texts), "ipus": _ipus(report), "tree": _tree(report), "insights": insights.sections(report),
         "frontier": report["frontier"] or [], "constants": [[c["name"], _value(c["value"]), c["kind"], c["source"]] for c in constants],
@@ -96,11 +100,46 @@ def _steps(report: Report, phases: Sequence[str], texts: Texts) -> dict[str, Any
         "role": words(s["role"] for s in steps), "part": words(s["part"] for s in steps), "partition": words(map(f.partition, steps)),
         "vertex": words(s["vertex"] for s in steps), "limit": words(s["limit"] for s in steps), "why": words(map(f.why, steps)),
         "fits": [int(s["fits"]) for s in steps], "use": [round(s["utilisation"], 4) for s in steps],
-        "phases": [[s["phases"].get(p, 0) for s in steps] for p in phases], **numbers, **_running(report)}
+        "phases": [[s["phases"].get(p, 0) for s in steps] for p in phases], **numbers, **_running(report),
+        **_shares(steps)}
+
+
+def _shares(steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The spreads of points of steps, and variables and bytes that they are sent; none where the report has none."""
+    there = all("points" in s and "received" in s for s in steps)
+    return {"points": [s["points"] for s in steps] if there else [],
+            "sent": [[n for pair in s["received"] for n in pair] if there else [] for s in steps]}
+
+
+def _energy(report: Report) -> dict[str, Any] | None:
+    """What the summary says of it, its categories, and the joules that each operator takes at least and at most in an
+    update."""
+    found = report.get("energy")
+    if not found:
+        return None
+    bounds = [[float(f"{sum(of[end] for of in step.values()):.4g}") for step in found["steps"]] for end in (0, 1)]
+    return {"sentences": f.energy(report),
+            "categories": [[name, *v] for name, v in found["categories"].items() if v[1]],
+            "least": bounds[0], "most": bounds[1]}
+
+
+def _roofs(report: Report) -> dict[str, Any]:
+    """What bounds operators: FLOP/s of an IPU for each type that some compute in, bytes that its tiles are sent in a
+    second, and how many times as fast those arrive that neighbours are sent alike."""
+    chip = report["chip"]
+    found: dict[str, float] = {}
+    for s in report["steps"]:
+        if s["utilisation"] and s["flops"]:
+            peak = s["flops"] * chip["clock_hz"] / (s["cycles"] * s["utilisation"])
+            found.setdefault(f"{peak:.6g}", peak)
+    return {"peaks": [[peak, f"peak {f.short(peak)}FLOP/s"] for peak in sorted(found.values())],
+            "bytes": chip["tiles"] * _constant(report, "exchange_bytes_per_cycle") * chip["clock_hz"],
+            "shared": _constant(report, "tiles_per_bus")}
 
 
 def _running(report: Report) -> dict[str, Any]:
-    """What steps need on their tiles: `on`, the spreads of these, and `needs`, pairs of a category and its bytes by step."""
+    """What steps need on their tiles: `on`, the spreads of these, and `needs`, pairs of a category and its bytes by
+    step."""
     running, kinds = [s["running"] for s in report["steps"]], _kinds(report)
     names = sorted({name for r in running for name in r["bytes"]}, key=kinds.__getitem__)
     return {"on": [r["spread"] for r in running], "needs": [[kinds[name], [r["bytes"].get(name, 0) for r in running]] for name in names]}
@@ -127,9 +166,9 @@ def _variables(variables: Sequence[Mapping[str, Any]], texts: Texts) -> dict[str
         "stays": [[step for stay in v["stays"] for step in stay] for v in variables]}
 
 
-def _constant(report: Report, name: str) -> int:
+def _constant(report: Report, name: str) -> float:
     """A constant of the chip; 1 where the report does not have it."""
-    return next((int(c["value"]) for c in report["chip"]["constants"] if c["name"] == name), 1)
+    return next((float(c["value"]) for c in report["chip"]["constants"] if c["name"] == name), 1)
 
 
 def _kinds(report: Report) -> dict[str, int]:
@@ -144,11 +183,13 @@ def _chart(report: Report, texts: Texts) -> dict[str, Any]:
     names = gantt.kinds(chart)
     number = {name: i for i, name in enumerate(names)}
     return {
-        "cycles": chart.clock, "hz": report["chip"]["clock_hz"], "ipus": chart.ipus, "kinds": [{"name": n, "colour": colour(n)} for n in names],
+        "cycles": chart.clock, "hz": report["chip"]["clock_hz"], "ipus": chart.ipus,
+        "kinds": [{"name": n, "colour": colour(n)} for n in names],
         "ipu": [b.ipu for b in bars], "kind": [number[b.kind] for b in bars], "part": [texts.number(b.part) for b in bars],
         "micro": [-1 if b.micro_batch is None else b.micro_batch for b in bars], "start": [b.start for b in bars], "length": [b.cycles for b in bars],
         "first": [b.first for b in bars], "last": [b.last for b in bars],
-        "host": [[texts.number(b.part), b.start, b.cycles] for b in sorted((*chart.beside, *(b for b in chart.bars if b.kind == "host")),
+        "host": [[texts.number(b.part), b.start, b.cycles]
+                 for b in sorted((*chart.beside, *(b for b in chart.bars if b.kind == "host")),
                                                                            key=lambda b: b.start)],
         "advice": gantt.advice(report) if report["ipus"] else []}
 

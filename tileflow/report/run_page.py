@@ -64,9 +64,12 @@ def render(page: RunPage) -> str:
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
     title = _text(page.title)
-    head = (f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">'
-            f'<meta name="viewport" content="width=device-width,initial-scale=1"><meta name="color-scheme" content="light dark">'
-            f'<title>{title}</title><style>{style}</style></head>\n<body><main>\n<header><div><h1>{title}</h1><div class="soft">'
+    head = ('<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" '
+            f'content="{policy}">'
+            '<meta name="viewport" content="width=device-width,initial-scale=1"><meta name="color-scheme" '
+            'content="light dark">'
+            f'<title>{title}</title><style>{style}</style></head>\n<body><main>\n<header><div><h1>{title}</h1><div '
+            'class="soft">'
             f"{_text(page.said)}</div></div></header>\n")
     tail = "\n</main></body></html>\n"
     room = MOST - sum(len(s.encode()) for s in (head, *sections, tail))

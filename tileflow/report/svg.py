@@ -97,7 +97,8 @@ def line(frame: PlotArea, xs: Sequence[float], ys: Sequence[float], cls: str, ti
     return f'<path class="{cls}" d="{"".join(parts)}"><title>{escape(tip)}</title></path>'
 
 
-def columns(frame: PlotArea, stacks: Sequence[Sequence[tuple[str, float]]], tips: Sequence[str], xs: Sequence[tuple[float, float]]) -> list[str]:
+def columns(frame: PlotArea, stacks: Sequence[Sequence[tuple[str, float]]], tips: Sequence[str],
+            xs: Sequence[tuple[float, float]]) -> list[str]:
     """Stacked columns: per column (class, value) pieces from the bottom up, a tooltip, and where it begins and ends."""
     parts = []
     for pieces, tip, (lo, hi) in zip(stacks, tips, xs, strict=True):

@@ -49,14 +49,17 @@ def _totals(report: Report) -> str:
     t = report["totals"]
     unit = f.unit(report)
     rows = [(f"cycles per {unit}", f.count(t["cycles"])), (f"seconds per {unit}", f.seconds(t["seconds"])),
-            ("samples/s", f.count(t["samples_per_second"])), f.flops(t["tflops"])[::-1], ("of peak", f.percent(t["peak_fraction"]))]
+            ("samples/s", f.count(t["samples_per_second"])), f.flops(t["tflops"])[::-1],
+            ("of peak", f.percent(t["peak_fraction"]))]
     lines = [f"  {name:<24} {value:>16}" for name, value in rows]
-    return "\n".join([*lines, *(f"  {s}" for s in (*f.limits(report), *f.together(report)))])
+    return "\n".join([*lines, *(f"  {s}" for s in (*f.limits(report), *f.together(report), *f.energy(report),
+                                                   *f.efficiency(report)))])
 
 
 def _phases(report: Report) -> str:
     total = f.all_phases(report)
-    lines = [f"  {name:<10} {bar(n / total)} {f.percent(n / total):>7} {f.count(n):>16}" for name, n in f.shares(report).items()]
+    lines = [f"  {name:<10} {bar(n / total)} {f.percent(n / total):>7} {f.count(n):>16}"
+             for name, n in f.shares(report).items()]
     return "\n".join(["Cycles by phase", *lines, *(f"  {s}" for s in f.apart(report))])
 
 

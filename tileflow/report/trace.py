@@ -1,9 +1,10 @@
 """trace.json: one weight update on the simulated machine in Chrome's trace format, which Perfetto (ui.perfetto.dev) opens.
 
-One process per IPU, one row each for compute, sync, exchange and host I/O (for which the tiles wait; what passes through I/O tiles meanwhile has
-a row of its own), and a counter of the bytes on the worst tile. Its bars are those of the page (`gantt.Chart`). Times are microseconds on the chip,
-to whole nanoseconds: Perfetto rounds to these, and drops a slice that then begins before its neighbour ends. IPUs that a schedule does not tell
-apart do the same in step, so their rows are alike; of replicas one is drawn.
+One process per IPU, one row each for compute, sync, exchange and host I/O (for which the tiles wait; what passes
+through I/O tiles meanwhile has a row of its own), and a counter of the bytes on the worst tile. Its bars are those of
+the page (`gantt.Chart`). Times are microseconds on the chip, to whole nanoseconds: Perfetto rounds to these, and drops
+a slice that then begins before its neighbour ends. IPUs that a schedule does not tell apart do the same in step, so
+their rows are alike; of replicas one is drawn.
 """
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ def build(report: Report) -> dict[str, Any]:
         drawing = _Drawing(report, ipu)
         for bar in chart.bars:
             events += drawing.bar(bar) if bar.ipu == own else ()
-        events += [drawing.event("through I/O tiles", _name(bar), bar.start, bar.cycles, {"cycles": bar.cycles}) for bar in beside]
+        events += [drawing.event("through I/O tiles", _name(bar), bar.start, bar.cycles, {"cycles": bar.cycles})
+                   for bar in beside]
     return {"traceEvents": events, "displayTimeUnit": "ns",
             "otherData": {"model": report["model"], "machine": f.chip_line(report), "made_by": report["made_by"]}}
 
@@ -82,7 +84,8 @@ class _Drawing:
         return {"ph": "X", "pid": self.ipu, "tid": ROWS[row], "name": name, "cat": row, "ts": start / 1000, "dur": (end - start) / 1000, "args": args}
 
     def bar(self, bar: Bar) -> Iterator[Event]:
-        """What an IPU does: the supersteps of operators, while there is room; what crosses the links, or passes to streaming memory or the host."""
+        """What an IPU does: the supersteps of operators, while there is room; what crosses the links, or passes to
+        streaming memory or the host."""
         if bar.first >= 0 and self.room > 0:
             cycle = bar.start
             for s in self.steps[bar.first:bar.last + 1]:
@@ -103,6 +106,8 @@ class _Drawing:
         for phase, row in (*ORDER, *others):
             cycles = s["phases"][phase]
             if cycles:
-                yield self.event(row, s["name"], cycle, cycles, {"phase": phase, "cycles": cycles, "partition": f.partition(s), "tiles": s["tiles"],
-                                                                 "vertex": s["vertex"], "role": s["role"], "limit": s["limit"]})
+                yield self.event(row, s["name"], cycle, cycles,
+                                 {"phase": phase, "cycles": cycles, "partition": f.partition(s), "tiles": s["tiles"],
+                                                                 "vertex": s["vertex"], "role": s["role"],
+                                                                 "limit": s["limit"]})
                 cycle += cycles

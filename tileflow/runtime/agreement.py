@@ -1,4 +1,5 @@
-"""What the processes of a run agree on between calls: that they do the same, and what callbacks of the first one have decided."""
+"""What the processes of a run agree on between calls: that they do the same, and what callbacks of the first one have
+decided."""
 from __future__ import annotations
 
 import hashlib
@@ -21,15 +22,21 @@ def same_run(group: Communicator, fingerprint: Mapping[str, Any]) -> None:
 
 
 def agree(group: Communicator, run: TrainingRun, session: Session) -> None:
-    """Let what callbacks of the first process have decided hold in all: that the run ends, learning rates, other weights."""
-    told = group.told({"stopped": run.stopped, "by": run.stopped_by, "rates": run.chosen_rates, "states": session.version}, "decisions")
+    """Let what callbacks of the first process have decided hold in all: that the run ends, learning rates, other
+    weights."""
+    told = group.told({"stopped": run.stopped, "by": run.stopped_by, "rates": run.chosen_rates,
+                       "states": session.version,
+                       "cleared": sorted(session.cleared & session.parts.keys())}, "decisions")
     run.stopped, run.stopped_by = told["stopped"], told["by"]
     for role, rate in told["rates"].items():
         if not group.is_first and run.chosen_rates.get(role) != rate:
             run.model.optimizer.set_number(role, rate)
             run.chosen_rates[role] = rate
     if group.any(session.version != told["states"], "weights that a callback has set"):
-        for array in session.lasting().values():
+        for name, array in session.lasting().items():
+            if name in session.parts:
+                continue
             flat = array.reshape(-1).view(np.uint8)
             flat[:] = group.allgather(flat, "weights that a callback has set")[0]
+        session.clear(told["cleared"])
         session.version = told["states"]

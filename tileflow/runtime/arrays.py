@@ -1,15 +1,18 @@
 """Arrays that a caller gives, as a model takes them: of its element types, in row-major order."""
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..feed.items import array_of
 from ..memory import budget
 from ..memory.tensor import kind_of
-from ..memory.types import CODES
-from ..system.errors import TypeMismatchError
+from ..memory.types import CODES, TensorType
+from ..system.errors import DataError, ShapeError, TypeMismatchError
+
+if TYPE_CHECKING:
+    from ..program.program import Program
 
 
 def as_array(value: Any, dtype: str | None, what: str) -> np.ndarray:
@@ -55,3 +58,17 @@ def _check_reach(given: np.ndarray, made: np.ndarray, what: str) -> None:
         other = ", or choose the precision bf16-true or 16-mixed" if made.dtype.itemsize == 2 else ""
         raise TypeMismatchError(f"{what} holds {given[beyond].flat[0]:.6g}, which is beyond the reach of {made.dtype}; "
                                 f"scale it (options scale, mean and std){other}.")
+
+
+def check_inputs(program: Program, micro: tuple[TensorType, ...]) -> None:
+    """The graph's inputs are what the arrays give, in number, type and shape."""
+    wanted = program.inputs
+    if len(wanted) != len(micro):
+        names = ", ".join(v.name for v in wanted)
+        raise DataError(f"The model takes {len(wanted)} inputs ({names}) and got {len(micro)} arrays.")
+    for v, t in zip(wanted, micro, strict=True):
+        if v.type.dtype != t.dtype:
+            raise TypeMismatchError(f"Data type mismatch for {v.name}: expected {v.dtype} but got {t.dtype}.")
+        if v.shape != t.shape:
+            raise ShapeError(f"Shape mismatch for {v.name}: a micro-batch must be {list(v.shape)} but is "
+                             f"{list(t.shape)}.")

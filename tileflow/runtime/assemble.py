@@ -3,14 +3,16 @@ schedule."""
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections import Counter as Counts
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeGuard
 
 import numpy as np
 
 from ..executable.hosts import HostedRow
-from ..executable.image import DONE, DUE, LAST, MICRO, NAMED, STREAMS, UPDATE, Image, Judged, Owner, Rows, Span, Stage
+from ..executable.image import DONE, DUE, LAST, MICRO, NAMED, STREAMS, UPDATE, Image, Judged, Owner, RowTable, Span, Stage
 from ..graph import Node, Value
 from ..kernels.machine.boards import ROW_WORDS
 from ..kernels.machine.host import HostCall
@@ -19,8 +21,8 @@ from ..kernels.machine.table import ADDRESSES, PATCH_WORDS, Table, Task, Word
 from ..lower.anomaly import Judge
 from ..lower.plan import Plan
 from ..lower.row import ArrayOperand, Count, HostRow, Item, Place, Row
+from ..lower.shards import PutTogether
 from ..lower.tasks import Task as Together
-from ..memory.alignment import room
 from ..memory.tensor import Tensor
 from ..memory.types import TensorType
 from ..program.schedule import (
@@ -30,6 +32,7 @@ from ..program.schedule import (
     Counter,
     Exchange,
     Fold,
+    Join,
     Refresh,
     Repeat,
     Run,
@@ -46,11 +49,11 @@ from ..state import Session
 from . import budget, update_steps
 from .binding import (
     Blocks,
-    Bound,
     BoundChoice,
     BoundCycle,
     BoundHost,
     BoundItem,
+    BoundRow,
     Moving,
     Words,
     bind_items,
@@ -185,21 +188,23 @@ class _Assembler:
         for name, t, place in update_steps.gradients(self.plan, atomic(program.schedule)):
             kind, where = place.region
             state, at = (where, 0) if kind == "state" else ("", self._span(place, 0, t.nbytes).address)
+            if common := self.segments.common_sums.get(state):
+                state, at = "", common
             gradients.append((Tensor(name, t.dtype, t.shape), state, at))
         segments = self.segments.all
         segments[0] = replace(segments[0], nbytes=8 * len(words))
         batching, found = program.batching, self.segments
         return Image(
             words=np.array(words.words, np.int64), relocations=np.array(words.relocations, np.int64),
-            seeds=np.array(words.seeds, np.int64), segments=tuple(segments), constants=tuple(found.constants), tasks=tasks,
-            checks=checks, owners=tuple(self._owners), names=self.names, loops=tuple(self.loops),
+            seeds=np.array(words.seeds, np.int64), segments=tuple(segments), constants=tuple(found.constants),
+            tasks=tasks, checks=checks, owners=tuple(self._owners), names=self.names, loops=tuple(self.loops),
             inputs=tuple(map(_tensor, program.inputs)), outputs=tuple(map(_tensor, program.outputs)), kept=self.kept,
             states=found.states, layout=found.layout, scalars=found.scalars, gradients=tuple(gradients),
             workers=self.plan.workers, several=self.plan.lanes > 1, lane_bytes=self.plan.lane_bytes,
             needs=budget.fixed(self.plan, self.final), per_update=batching.per_update,
             iterations=batching.device_iterations, training=program.training)
 
-    def _rows(self, task: Task) -> Rows:
+    def _rows(self, task: Task) -> RowTable:
         """A table's rows among the words."""
         self.words.line()
         first = len(self.words)
@@ -208,12 +213,14 @@ class _Assembler:
             self.words.add(*row)
         numbers = self._owners
         owners = (-1 if owner is None else numbers.setdefault(owner, len(numbers)) for owner in task.owners)
-        return Rows(first, len(task.rows), tuple(owners))
+        return RowTable(first, len(task.rows), tuple(owners))
 
     def _checks(self) -> Iterator[Task]:
         """Each row of the checks, as a table that runs it alone."""
         for part in self.plan.checks.values():
             for row in part.rows:
+                if _puts_together(row):
+                    continue                                    # what was put together still lies there
                 assert isinstance(row, Row)
                 task = Table().main
                 self._add(task, self._group([row], part.arena), stage="check")
@@ -225,6 +232,7 @@ class _Assembler:
     def _group(self, rows: Sequence[Item], part: str = "", ahead: int = 0) -> _RowGroup:
         """Rows with addresses; equal updates of neighbours are one, wherever their arrays lie."""
         resolve, settled = self.segments.resolve(ahead), self.segments.settled(part)
+        rows = [self._handing_over(row) if _puts_together(row) else row for row in rows]
         items = bind_items(rows, resolve, settled, list if part in self._often else gather)
         return _RowGroup(items, self.words, self.segments.kernel)
 
@@ -265,7 +273,7 @@ class _Assembler:
         elif isinstance(step, Fold):
             self._fold(main, step)
         elif isinstance(step, Begin):
-            self._alone(update_steps.begin(self.plan, step.ipu))
+            self._begin(step)
         elif isinstance(step, Commit):
             self._alone(update_steps.commit(self.plan, step.ipu))
         elif isinstance(step, Repeat):
@@ -276,8 +284,17 @@ class _Assembler:
             self._refresh(step)
         elif isinstance(step, Exchange):
             self._exchange(step)
+        elif isinstance(step, Join):
+            self._join()
         else:
             raise AssertionError(f"{step} is nothing that a machine with one memory does")
+
+    def _begin(self, step: Begin) -> None:
+        """Sums that all processes have are cleared when all have done with the update before."""
+        if self.plan.common_sums:
+            assert self._exchanging is not None, "somebody who exchanges"
+            self._alone([HostRow(HostCall(self._exchanging.release, []), [], [])])
+        self._alone(update_steps.begin(self.plan, step.ipu))
 
     def _fold(self, task: Task, fold: Fold) -> None:
         self._alone(update_steps.loss_checks(self.plan, fold.part), fold, task=task)
@@ -286,18 +303,49 @@ class _Assembler:
     def _exchange(self, step: Exchange) -> None:
         """The contributions of all replicas, each in the slot of its number."""
         assert self._exchanging is not None, "somebody who exchanges"
-        replicas, values = self.plan.program.batching.replicas, [] if step.done else self.plan.exchanged
-        types = [TensorType("uint8", (replicas * room(v.type),)) for v in values]
-        arrays = [ArrayOperand(Place(("stash", v)), t.shape, 1) for v, t in zip(values, types, strict=True)]
-        call = HostCall(self._exchanging.release if step.done else self._exchanging.gather, [])
+        replicas, found = self.plan.program.batching.replicas, {} if step.done else self.plan.contributed(step.part)
+        types = [TensorType("uint8", (replicas * nbytes,)) for nbytes in found.values()]
+        arrays = [ArrayOperand(place, t.shape, 1) for place, t in zip(found, types, strict=True)]
+        cuts = [self.plan.slices.contributions.get(place.region[1]) for place in found]
+        call = HostCall(self._exchanging.release if step.done else functools.partial(self._exchanging.gather, cuts), [])
         self._alone([HostRow(call, arrays, types)])
 
-    def _alone(self, rows: Sequence[Item], step: Run | Fold | None = None, stage: Stage = "step", part: str = "", task: Task | None = None) -> None:
-        """Rows of the host's own, beside those of a step."""
-        self._add(task or self.table.main, self._group(rows, part, 0 if step is None else step.ahead), step, stage, part)
+    def _join(self) -> None:
+        """The sums of all processes' slices."""
+        assert self._exchanging is not None, "somebody who exchanges"
+        sums = self.plan.slices.sums
+        if sums:
+            types = [TensorType("uint8", (cuts[-1].stop,)) for cuts in sums.values()]
+            arrays = [ArrayOperand(Place(("state", name)), t.shape, 1) for name, t in zip(sums, types, strict=True)]
+            self._alone([HostRow(HostCall(functools.partial(self._exchanging.join, [*sums.values()]), []), arrays,
+                                 types)])
 
-    def _add(self, task: Task, group: _RowGroup, step: Run | Fold | None = None, stage: Stage = "step", part: str | None = None,
-             parallel: bool = True) -> None:
+    def _handing_over(self, row: HostRow, last: bool = False) -> HostRow:
+        """What puts slices of processes together."""
+        what, exchanging = row.call.function, self._exchanging
+        assert isinstance(what, PutTogether)
+        assert exchanging is not None, "somebody who exchanges"
+        return replace(row, call=HostCall(functools.partial(exchanging.hand_over, what.cuts, what.written, last), []))
+
+    def _settle(self) -> None:
+        """Before an update of which each process does its slices."""
+        if self.plan.shards.states:
+            assert self._exchanging is not None, "somebody who exchanges"
+            self._alone([HostRow(HostCall(self._exchanging.settle, []), [], [])])
+
+    def _hand_over(self) -> None:
+        """The weights after such an update, in all processes."""
+        if self.plan.shards.states:
+            self._alone([self._handing_over(self.plan.shards.together(), last=True)])
+
+    def _alone(self, rows: Sequence[Item], step: Run | Fold | None = None, stage: Stage = "step", part: str = "",
+               task: Task | None = None) -> None:
+        """Rows of the host's own, beside those of a step."""
+        self._add(task or self.table.main, self._group(rows, part, 0 if step is None else step.ahead), step, stage,
+                  part)
+
+    def _add(self, task: Task, group: _RowGroup, step: Run | Fold | None = None, stage: Stage = "step",
+             part: str | None = None, parallel: bool = True) -> None:
         """Rows of a group, each over all workers where that pays."""
         ahead, part = 0 if step is None else step.ahead, part if part is not None or step is None else step.part
         for counter in COUNTERS:
@@ -308,7 +356,7 @@ class _Assembler:
     def _items(self, task: Task, group: _RowGroup, items: Sequence[BoundItem], owner: Owner, parallel: bool) -> None:
         """Rows, and what stands around them."""
         for item in items:
-            if isinstance(item, Bound):
+            if isinstance(item, BoundRow):
                 self._leaf(task, item, group.block[id(item)], self._owner(owner, item.row.node), parallel)
             elif isinstance(item, BoundHost):
                 self._host(task, item, group.block[id(item)], self._owner(owner, item.item.node))
@@ -350,7 +398,7 @@ class _Assembler:
         """A word of an arena."""
         return _Distant(self.segments.word(place, ahead))
 
-    def _leaf(self, task: Task, bound: Bound, block: int, owner: Owner, parallel: bool) -> None:
+    def _leaf(self, task: Task, bound: BoundRow, block: int, owner: Owner, parallel: bool) -> None:
         """A row over its range, over all workers where that pays."""
         row = bound.row
         cost = row.cost * bound.n / max(1, row.n)
@@ -402,7 +450,8 @@ class _Assembler:
         """Steps that follow one another."""
         for step in steps:
             if isinstance(step, Run):
-                self._add(task, self._group_of(step.part, step.ahead), step, parallel=self.plan.in_flight[step.part] == 1)
+                self._add(task, self._group_of(step.part, step.ahead), step,
+                          parallel=self.plan.in_flight[step.part] == 1)
             else:
                 self._fold(task, step)
 
@@ -441,6 +490,7 @@ class _Assembler:
         for part in parts:
             if part in self.plan.checks:
                 self._alone(self.plan.checks[part].rows, stage="check", part=f"{part}.check")
+        self._settle()
         with self.table.main.hold():
             for step in atomic.steps:
                 if isinstance(step, Run):
@@ -449,6 +499,7 @@ class _Assembler:
                     self._step(step)
             if counted is not None:
                 counted()
+            self._hand_over()
 
     def _refresh(self, refresh: Refresh) -> None:
         """Once they have run the steps are not due any more."""
@@ -456,6 +507,10 @@ class _Assembler:
         with self.table.main.when(due):
             self._steps(refresh.steps)
             self.table.main.advance(due, -1)
+
+
+def _puts_together(row: Item) -> TypeGuard[HostRow]:
+    return isinstance(row, HostRow) and isinstance(row.call.function, PutTogether)
 
 
 def _tensor(value: Value) -> Tensor:

@@ -9,7 +9,8 @@ from .data import DataLoader, Dataset
 
 
 def not_finite(batch: tuple[np.ndarray, ...], data: Dataset, loader: DataLoader, epoch: int, row: int) -> str:
-    """Where the inputs or labels of a call, which began at that row of the epoch, hold what is no number; "" where all are numbers."""
+    """Where the inputs or labels of a call, which began at that row of the epoch, hold what is no number; "" where all
+    are numbers."""
     names = (*(f"Input {one_line(name)}" for name in data.fields), "The label", *map(one_line, data.more))
     for name, fed in zip(names, batch, strict=False):
         if kind_of(fed.dtype) == "f" and not (finite := np.isfinite(fed)).all():

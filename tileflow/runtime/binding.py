@@ -35,7 +35,7 @@ Resolve = Callable[[Place], "int | Moving"]
 
 
 @dataclass
-class Bound:
+class BoundRow:
     """A row with addresses: what `merge` compares and `Blocks` encodes. `members`: rows that run together as this one
     (`grouped_rows`)."""
 
@@ -43,11 +43,11 @@ class Bound:
     args: list[Any]                       # (address | Moving, shape, itemsize), or as the row's
     n: int
     settled: bool = True                  # flat, and all its arrays lie where padding is zero
-    members: tuple[Bound, ...] = ()
+    members: tuple[BoundRow, ...] = ()
 
 
 def bind_items(items: Sequence[Item], resolve: Resolve, settled: Callable[[Place], bool],
-               gather: Callable[[list[Bound]], list[Bound]]) -> list[BoundItem]:
+               gather: Callable[[list[BoundRow]], list[BoundRow]]) -> list[BoundItem]:
     """Addresses for rows and for what stands around them. Neighbours are merged, and gathered, up to a branch's or a
     loop's border."""
     result: list[BoundItem] = []
@@ -92,13 +92,13 @@ class BoundCycle:
     after: list[BoundItem]
 
 
-BoundItem = Bound | BoundHost | BoundChoice | BoundCycle
+BoundItem = BoundRow | BoundHost | BoundChoice | BoundCycle
 
 
-def every_bound(items: Sequence[BoundItem]) -> Iterator[Bound | BoundHost]:
+def every_bound(items: Sequence[BoundItem]) -> Iterator[BoundRow | BoundHost]:
     """All bound rows, in order."""
     for item in items:
-        if isinstance(item, Bound | BoundHost):
+        if isinstance(item, BoundRow | BoundHost):
             yield item
         else:
             parts = item.branches if isinstance(item, BoundChoice) else (item.before, item.body, item.after)
@@ -106,7 +106,7 @@ def every_bound(items: Sequence[BoundItem]) -> Iterator[Bound | BoundHost]:
                 yield from every_bound(part)
 
 
-def bind(rows: Sequence[Row], resolve: Resolve, settled: Callable[[Place], bool]) -> list[Bound]:
+def bind(rows: Sequence[Row], resolve: Resolve, settled: Callable[[Place], bool]) -> list[BoundRow]:
     """Resolve the places of all operands, then merge neighbours that are one flat pass over memory.
 
     `settled` says of a place that no other tensor ever lies there or in the padding after it, so that the padding stays
@@ -117,11 +117,11 @@ def bind(rows: Sequence[Row], resolve: Resolve, settled: Callable[[Place], bool]
         args = [(resolve(a.place), a.shape, a.itemsize) if isinstance(a, ArrayOperand) else a for a in row.args]
         parameters = row.leaf.takes(row.args)
         along = [a for p, a in zip(parameters, row.args, strict=True) if isinstance(a, ArrayOperand) and p.cut == "r"]
-        bound.append(Bound(row, args, row.n, row.flat and all(settled(a.place) for a in along)))
+        bound.append(BoundRow(row, args, row.n, row.flat and all(settled(a.place) for a in along)))
     return merge(bound)
 
 
-def merge(rows: list[Bound]) -> list[Bound]:
+def merge(rows: list[BoundRow]) -> list[BoundRow]:
     """Buckets: neighbouring flat rows of one leaf whose arrays abut and whose numbers agree become one row, so equal
     updates of many weights are one.
 
@@ -129,7 +129,7 @@ def merge(rows: list[Bound]) -> list[Bound]:
     long in arrays of every type. It belongs to nobody and is zero; an update of zeros without a gradient is zero, so it
     stays so. Rows that draw random numbers are neighbours where their positions are, too.
     """
-    result: list[Bound] = []
+    result: list[BoundRow] = []
     for row in rows:
         if result and (joined := _joined(result[-1], row)) is not None:
             result[-1] = joined
@@ -138,7 +138,7 @@ def merge(rows: list[Bound]) -> list[Bound]:
     return result
 
 
-def _joined(a: Bound, b: Bound) -> Bound | None:
+def _joined(a: BoundRow, b: BoundRow) -> BoundRow | None:
     if a.row.leaf is not b.row.leaf or not (a.settled and b.settled) or len(a.args) != len(b.args):
         return None
     gap: int | None = None
@@ -164,7 +164,7 @@ def _joined(a: Bound, b: Bound) -> Bound | None:
             args.append(x)
         else:
             return None
-    return None if gap is None or apart - {gap} or _entangled(args, gap + b.n) else Bound(a.row, args, gap + b.n)
+    return None if gap is None or apart - {gap} or _entangled(args, gap + b.n) else BoundRow(a.row, args, gap + b.n)
 
 
 def _entangled(args: list[Any], n: int) -> bool:
@@ -182,7 +182,7 @@ class Blocks:
         self.moving: list[tuple[int, Moving]] = []
         """The index of a word, and what moves it."""
 
-    def add(self, bound: Bound | BoundHost) -> int:
+    def add(self, bound: BoundRow | BoundHost) -> int:
         """Append a row's block; returns the index of its first word."""
         words = self._words
         if isinstance(bound, BoundHost):
@@ -225,7 +225,7 @@ class Blocks:
         else:
             self._words.address(address)
 
-    def _together(self, bound: Bound) -> int:
+    def _together(self, bound: BoundRow) -> int:
         """The blocks of a row's members, what says where their ranges begin, and the block over them."""
         members, grain, words = bound.members, bound.row.grain, self._words
         blocks = [self.add(m) for m in members]

@@ -64,7 +64,8 @@ def save_tensors(path: str | os.PathLike[str], tensors: Mapping[str, np.ndarray]
     logger("checkpoint").debug("%s was written.", path)
 
 
-def _save(path: str | os.PathLike[str], tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None, follow: bool) -> None:
+def _save(path: str | os.PathLike[str], tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None,
+          follow: bool) -> None:
     ordered = sorted(tensors.items(), key=lambda item: (-item[1].dtype.itemsize, item[0]))
     header: dict[str, Any] = {METADATA: {**(metadata or {}), DIGEST: BLANK}}
     offset = 0

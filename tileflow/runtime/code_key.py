@@ -15,21 +15,24 @@ from ..kernels.machine import cache
 from ..system.version import VERSION
 
 PACKAGE = Path(__file__).resolve().parents[1]
-ROOMS = ("collective", "custom", "executable", "graph", "host", "kernels", "lower", "memory", "ops", "options", "program", "runtime",
-         "state", "strategy", "system")
+ROOMS = ("collective", "custom", "executable", "graph", "host", "kernels", "lower", "memory", "ops", "options",
+         "program", "runtime", "state", "strategy", "system")
 """The parts of the house in which code lies that has to do with what an Image is."""
 
 
 def content(package: Path, rooms: Iterable[str] | None = None) -> str:
-    """A digest of all sources of some parts of the package; of all of it, and what lies beside them, where none are named."""
+    """A digest of all sources of some parts of the package; of all of it, and what lies beside them, where none are
+    named."""
     return _told(_digests(package), rooms)
 
 
 def _digests(package: Path) -> dict[str, str]:
     """A digest of the sources in each part of the package; of what lies beside them under the name ""."""
     found = {"": package.glob("*.py")} | {
-        path.name: path.resolve().rglob("*.py") for path in package.iterdir() if path.is_dir() and path.name != "__pycache__"}
-    return {room: hashlib.sha256(b"".join(hashlib.sha256(path.read_bytes()).digest() for path in sorted(paths))).hexdigest()
+        path.name: path.resolve().rglob("*.py")
+        for path in package.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    return {room: hashlib.sha256(b"".join(hashlib.sha256(path.read_bytes()).digest()
+                                          for path in sorted(paths))).hexdigest()
             for room, paths in sorted(found.items())}
 
 

@@ -64,10 +64,8 @@ class PieceCalls:
                               "leave anchored_tensors out.")
         if self._options.printed_tensors:
             raise OptionError(f"{why}, and values within pieces cannot be printed: leave printed_tensors out.")
-        for name in ("device_iterations", "replication_factor"):
-            if getattr(self._options, name) != 1:
-                raise OptionError(f"{why}, and so one call is one iteration: leave "
-                                  f"{name}={getattr(self._options, name)} out.")
+        self._options.require_one(("device_iterations", "replication_factor"),
+                                  f"{why}, and so one call is one iteration")
         self._programs.absent = f"{why}: there is no one program of it to look at."
         self.pieces = found
         return True
@@ -136,8 +134,6 @@ class DecidingCalls:
         return [*self.ready.inputs, *arrays[own:]]
 
     def _new_cut(self, source: OnnxSource) -> TrainingCut:
-        for name in ("gradient_accumulation", "device_iterations", "replication_factor"):
-            if getattr(self._options, name) != 1:
-                raise OptionError(f"Sizes in the model follow from data, so that micro-batches differ, and a call "
-                                  f"trains one: leave {name}={getattr(self._options, name)} out.")
+        why = "Sizes in the model follow from data, so that micro-batches differ, and a call trains one"
+        self._options.require_one(("gradient_accumulation", "device_iterations", "replication_factor"), why)
         return source.training_cut(Host.of(self._options), self._progress)

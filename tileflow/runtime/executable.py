@@ -47,8 +47,9 @@ def kept_engine(program: str, session: Session, initial: Mapping[str, np.ndarray
 
 
 def keeps(host: Host) -> bool:
-    """Whether Images are looked for and kept: not of programs that detect anomalies, nor of one of several processes."""
-    return store.enabled and not host.detect_anomaly and host.share is None
+    """Whether Images are looked for and kept: not of programs that detect anomalies, nor of one of several
+    processes."""
+    return store.enabled and not host.detect_anomaly and host.is_alone
 
 
 def make_engine(program: Program, session: Session, initial: Mapping[str, np.ndarray] | None = None, host: Host | None = None, *,
@@ -78,7 +79,7 @@ def make_engine(program: Program, session: Session, initial: Mapping[str, np.nda
     return lowered_engine(program, digest, session, initial, host, final, progress)
 
 
-class Signature:
+class CallTypes:
     """The types of a call's arrays, and whether arrays fit them as they are: so that a call in a loop asks nothing
     else."""
 

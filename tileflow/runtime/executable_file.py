@@ -29,7 +29,7 @@ from ..memory.types import HIGHEST_RANK
 from ..options.options import Options
 from ..program.fields import Fault, read
 from ..program.text import digest_of_text
-from ..state.session import LASTING, Declaration
+from ..state.session import LASTING, StateDeclaration
 from ..system.errors import ModelError, OptionError
 from ..system.files import atomic_write
 from ..system.reading import open_regular, parsed
@@ -48,7 +48,7 @@ NEVER = "export the model again with compile_and_export"
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptFile:
     """The ONNX file that a model came from, in its executable: what is known of it before it is parsed."""
 
     inputs: tuple[tuple[str, str], ...]
@@ -69,8 +69,9 @@ class Header:
     trainable: the session's. run: what schedules know of the run.
     states: all of the program's, in their order; stored: those whose numbers follow, in theirs. plateaus: what
     schedules have come to.
-    file: the ONNX file that follows. form: how PyTorch's arguments and results are nested.
-    program: bytes of the text of its structure. digests: of what follows that, the ONNX file first.
+    file: the ONNX file that follows. form: how arguments and results are nested (`forms`; of PyTorch's modules
+    `torch.executable`). program: bytes of the text of its structure. digests: of what follows that, the ONNX file
+    first.
     """
 
     version: str
@@ -97,18 +98,18 @@ class Header:
     micro_batches: int
     trainable: tuple[str, ...]
     run: tuple[int | None, int | None]
-    states: tuple[Declaration, ...]
+    states: tuple[StateDeclaration, ...]
     stored: tuple[str, ...]
     plateaus: tuple[tuple[str, tuple[float, ...]], ...]
     form: Any
-    file: Kept | None = None
+    file: KeptFile | None = None
     file_nbytes: int = 0
     program: int = 0
     digests: tuple[str, ...] = ()
 
 
-def write(path: str | os.PathLike[str], header: Header, program: tuple[bytes, Sequence[Any]], tensors: Mapping[str, np.ndarray],
-          file: bytes | None) -> None:
+def write(path: str | os.PathLike[str], header: Header, program: tuple[bytes, Sequence[Any]],
+          tensors: Mapping[str, np.ndarray], file: bytes | None) -> None:
     """Write an executable, whole or not at all; it is read back before it takes the place of an older one.
 
     Args:
@@ -185,7 +186,8 @@ class Opened:
         self._from(read)
 
     def read_into(self, states: Callable[[str], np.ndarray]) -> None:
-        """Read the stored states into arrays of their types, C-contiguous, by name (ModelError where they are damaged)."""
+        """Read the stored states into arrays of their types, C-contiguous, by name (ModelError where they are
+        damaged)."""
         first = 0 if self.header.file is None else 1
         arrays = [states(name) for name in self.header.stored]
         self._from(lambda file: self._blobs(file, first, [a.reshape(-1).view(np.uint8) for a in arrays]))
@@ -219,7 +221,8 @@ class Opened:
             raise self.refused(Fault(at, f"cannot be: {error}")) from None
 
     def _now(self, file: BinaryIO) -> tuple[Header, int]:
-        """The header of the file as it is now: written again since, perhaps, with the same program and other weights."""
+        """The header of the file as it is now: written again since, perhaps, with the same program and other
+        weights."""
         file.seek(0)
         return (self.header, self._begin) if file.read(START) == self._start else _header(file)
 
@@ -232,7 +235,8 @@ class Opened:
         return text, begin + sum(map(padded, (header.program, *_sizes(header)))), os.fstat(file.fileno()).st_size
 
     def _blobs(self, file: BinaryIO, first: int, into: Sequence[np.ndarray]) -> None:
-        """Read what has a digest, from the number `first` on; of a file that was written again what is still the same."""
+        """Read what has a digest, from the number `first` on; of a file that was written again what is still the
+        same."""
         header, begin = self._now(file)
         file.seek(begin + padded(header.program) + sum(map(padded, _sizes(header)[:first])))
         for blob in into:
@@ -281,7 +285,8 @@ def _header(file: BinaryIO) -> tuple[Header, int]:
         raise Fault("the file", "is no executable of tileflow")
     if start[:len(MAGIC)] != MAGIC:
         version = start[len(MAGIC) - 1:len(MAGIC)].decode("latin-1")
-        raise Fault("the file", f"has version {version!r} of the format, and this tileflow reads {MAGIC[-1:].decode()!r}")
+        raise Fault("the file", f"has version {version!r} of the format, and this tileflow reads "
+                                f"{MAGIC[-1:].decode()!r}")
     length = int.from_bytes(start[len(MAGIC):len(MAGIC) + 8], "little")
     if len(start) < START or length > min(MAX_HEADER, size - START):
         raise Fault("the header", f"claims {length:,} bytes, and the file has {size:,}")
@@ -326,11 +331,13 @@ def _check(header: Header, size: int, begin: int) -> None:
         alone = s.role in ("replica", "average") and (owner is None or owner.shape != s.shape)
         if alone or s.kind not in (*LASTING, "accumulator") or s.dtype in NARROW:
             raise Fault(f"the state {s.name!r:.80}", "is none that a session has")
-    stored, others = (sum(s.room for s in header.states if (s.name in lasting) is kept) for kept in (True, False))
+    stored, others = (sum(s.padded_nbytes for s in header.states if (s.name in lasting) is kept)
+                      for kept in (True, False))
     if others > UNSTORED * stored + SMALL:
         raise Fault("the states", f"whose numbers are not in it would take {others:,} bytes")
     sizes = _sizes(header)
-    if min(header.file_nbytes, header.program, header.updates, header.micro_batches) < 0 or len(sizes) != len(header.digests):
+    if min(header.file_nbytes, header.program, header.updates,
+           header.micro_batches) < 0 or len(sizes) != len(header.digests):
         raise Fault("the header", "has no digest for each part, or counts below 0")
     if begin + padded(header.program) + sum(map(padded, sizes)) > size:
         raise Fault("the file", f"has {size:,} bytes, fewer than its parts need")

@@ -13,13 +13,15 @@ from ..memory.types import TensorType
 from ..options.options import Options
 from ..precision.types import Precision
 from ..state import Session, fitting
-from ..system.errors import UnsupportedError
+from ..system.errors import DataError, UnsupportedError
+from ..system.nested import Form
 from .data import Dataset
 from .executable_file import Opened
+from .forms import Nesting, arranged, nesting_of
 from .host import Host, Progress
 from .model_file import Input, ModelFile
 from .onnx_source import OnnxSource
-from .source import Signature
+from .source import Flat, Signature
 from .stored import Stored
 
 if TYPE_CHECKING:
@@ -54,7 +56,8 @@ def source_of(opened: Opened, options: Options) -> OnnxSource | ProgramSource:
 
 
 class StoredFile(ModelFile):
-    """The ONNX file in an executable, which was valid when that was written: parsed when somebody needs a graph of it."""
+    """The ONNX file in an executable, which was valid when that was written: parsed when somebody needs a graph of
+    it."""
 
     def __init__(self, opened: Opened) -> None:
         assert opened.header.file is not None
@@ -68,11 +71,20 @@ class StoredFile(ModelFile):
         from ..importers.onnx.load import parse_model
         return parse_model(self._opened.model_bytes(), self.path)
 
+    @property
+    def described(self) -> OnnxModel:
+        """The model: an executable says no more of it than its inputs."""
+        return self.model
+
     def contents(self) -> None:
         """What is kept of earlier starts is found by the executable's program."""
 
+    @property
+    def digests(self) -> None:
+        """As `contents`."""
 
-class ProgramSource:
+
+class ProgramSource(Flat):
     """One program, and no graph to compile another from: a network of layers or a module was where it was exported."""
 
     has_graph: ClassVar[bool] = False
@@ -97,13 +109,38 @@ class ProgramSource:
 
     @property
     def input_count(self) -> int | None:
-        return self.opened.header.own
+        """None: how many arguments it takes is a matter of how they are nested."""
+        return self.opened.header.own if self._nesting.form is None else None
+
+    @cached_property
+    def _nesting(self) -> Nesting:
+        """How its calls are nested."""
+        return nesting_of(self.opened)
+
+    @property
+    def parameters(self) -> list[str]:
+        """What `forward` called its arguments, or the names of the inputs."""
+        return self._nesting.parameters or list(self._own)
+
+    def arranged(self, args: Sequence[Any], named: Mapping[str, Any]) -> tuple[Form | None, Sequence[Any]]:
+        """As the network that was exported took them."""
+        wanted = self._nesting.form
+        if wanted is None:
+            return super().arranged(args, named)
+        form, arrays = arranged(args, named, self.parameters)
+        if form is None or form.data() != wanted.data():
+            why = "its arguments are nested or have constants among them, and these are arrays one after the other" if form is None else \
+                wanted.differs(form)
+            raise DataError(f"The executable {self.opened.path} has one program: {why}.")
+        return form, arrays
 
     def _absent(self) -> NoReturn:
         raise UnsupportedError(
             f"The executable {self.opened.path} holds one program, of {self.opened.header.where}, which takes "
-            f"{Stored(self.opened).takes} in {'training' if self.opened.header.model == 'TrainingModel' else 'inference'} calls, and no model to "
-            f"compile others from: give it those, load an executable of what you need (model.load_executable), or compile the model itself.")
+            f"{Stored(self.opened).takes} in "
+            f"{'training' if self.opened.header.model == 'TrainingModel' else 'inference'} calls, and no model to "
+            "compile others from: give it those, load an executable of what you need (model.load_executable), or "
+            "compile the model itself.")
 
     def graph(self, inputs: Sequence[TensorType], training: bool) -> NoReturn:
         self._absent()
@@ -116,7 +153,8 @@ class ProgramSource:
         if list(inputs) != list(self._own.values()) or training != (header.model == "TrainingModel"):
             self._absent()
         outputs = self.opened.program().outputs
-        return Signature(self._own, tuple(v for v in outputs[:len(outputs) - len(header.anchors)] if v.name != header.loss_output))
+        return Signature.of(self._own,
+                            [v for v in outputs[:len(outputs) - len(header.anchors)] if v.name != header.loss_output])
 
     def input_dtype(self, index: int, given: np.ndarray) -> str:
         types = self.opened.header.inputs
@@ -142,7 +180,8 @@ class ProgramSource:
 
     def load_state_dict(self, tensors: Mapping[str, Any], training: bool, strict: bool) -> None:
         """Overwrite parameters and buffers (DataError where they do not fit: then none is)."""
-        self.session.put(fitting({name: self.session[name] for name in self.session.names("parameter", "buffer")}, tensors, strict))
+        self.session.put(fitting({name: self.session[name] for name in self.session.names("parameter", "buffer")},
+                                 tensors, strict))
 
 
 def _again(opened: Opened, options: Options, session: Session, stored: tuple[Stored, ...]) -> ProgramSource:

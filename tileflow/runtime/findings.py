@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..metrics import Confusion, OutputMeaning
+from ..metrics import Confusion, OutputMeaning, Part
 
 MOST_CLASSES = 1024
 """Of more classes there is no matrix."""
@@ -16,7 +16,7 @@ ELEMENTS = 1 << 16
 
 
 @dataclass(frozen=True)
-class Row:
+class Finding:
     """A row of the test data. label, predicted: class numbers, or numbers; input: the first input's, None where it is
     long."""
 
@@ -32,7 +32,7 @@ class Findings:
     """Of one pass over test data."""
 
     view: OutputMeaning | None
-    worst: list[Row] = field(default_factory=list)
+    worst: list[Finding] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         of_classes = self.view is not None and self.view.task in ("classes", "binary")
@@ -43,14 +43,14 @@ class Findings:
         """int64 [labels, predicted classes], of all labels that count; None where there are no classes, or too many."""
         return self._matrix.counts if self._matrix is not None and self._matrix.counts.size else None
 
-    def update(self, first: int, batch: Sequence[np.ndarray], output: np.ndarray, losses: np.ndarray,
-               labels: np.ndarray | None) -> None:
-        """A batch, whose first row has the number `first`. losses: one of each row."""
-        view, predicted = self.view, None
+    def parts(self, batch: Sequence[np.ndarray], output: np.ndarray, losses: np.ndarray,
+              labels: np.ndarray | None) -> list[Part]:
+        """What a batch has to say: of the matrix, and of its worst rows. losses: one of each row."""
+        view, predicted, matrix = self.view, None, Part()
         if self._matrix is not None and labels is not None and (
                 output.size == len(output) if self._matrix.view.task == "binary"
                 else output.shape[self._matrix.view.axis] <= MOST_CLASSES):
-            self._matrix.update(output, labels > 0.5 if self._matrix.view.task == "binary" else labels)
+            matrix = self._matrix.part(output, labels > 0.5 if self._matrix.view.task == "binary" else labels)
         if labels is not None and labels.shape == output.shape and view is not None and view.task == "classes":
             labels = labels.argmax(axis=view.axis)
         if view is not None and output.ndim == 2 and (view.task != "classes" or view.axis in (1, -1)):
@@ -58,22 +58,43 @@ class Findings:
                 predicted = view.chosen(output)
             elif output.shape[1] == 1:
                 predicted = (view.chosen(output) if view.task == "binary" else output)[:, 0]
-        if len(losses) == len(output):
-            self._keep(first, batch, losses, labels, predicted)
+        return [matrix, self._worst(batch, losses, labels, predicted) if len(losses) == len(output) else Part()]
 
-    def _keep(self, first: int, batch: Sequence[np.ndarray], losses: np.ndarray, labels: np.ndarray | None,
-              predicted: np.ndarray | None) -> None:
-        """The worst of those that were kept and of these; of equal ones the first."""
+    def _worst(self, batch: Sequence[np.ndarray], losses: np.ndarray, labels: np.ndarray | None,
+               predicted: np.ndarray | None) -> Part:
+        """The worst of a batch that may be among the worst of all: their places, losses, labels, predictions and, where
+        short, inputs."""
         finite = np.where(np.isnan(losses), -np.inf, losses)
-        least = self.worst[-1].loss if len(self.worst) >= WORST else -np.inf
         order = np.argsort(-finite, kind="stable")[:WORST]
-        for i in order[finite[order] > least]:
-            small = batch[0][i].size <= ELEMENTS
-            self.worst.append(Row(first + int(i), float(losses[i]), _one(labels, i), _one(predicted, i),
-                                  batch[0][i].copy() if small else None))
+        order = order[finite[order] > self._least]
+        kept = batch[0][order] if batch[0][:1].size <= ELEMENTS else batch[0][:0]
+        return order, losses[order], _ones(labels, order), _ones(predicted, order), kept
+
+    @property
+    def _least(self) -> float:
+        """What a loss must be greater than to be among the worst."""
+        return self.worst[-1].loss if len(self.worst) >= WORST else -np.inf
+
+    def add(self, first: int, parts: Sequence[Part]) -> None:
+        """The next batch, whose first row has the number `first`, has these parts; of equal losses the first stay."""
+        matrix, worst = parts
+        if matrix and self._matrix is not None:
+            self._matrix.add(*matrix)
+        if not worst:
+            return
+        places, losses, labels, predicted, kept = worst
+        least = self._least
+        for at, (place, loss) in enumerate(zip(places.tolist(), losses.tolist(), strict=True)):
+            if loss > least:
+                self.worst.append(Finding(first + place, loss, _told(labels, at), _told(predicted, at),
+                                          kept[at].copy() if len(kept) else None))
         self.worst = sorted(self.worst, key=lambda row: (-row.loss, row.number))[:WORST]
 
 
-def _one(values: np.ndarray | None, i: int) -> float | None:
-    """A row's number; None where it has several."""
-    return float(values[i].reshape(-1)[0]) if values is not None and values[i].size == 1 else None
+def _ones(values: np.ndarray | None, rows: np.ndarray) -> np.ndarray:
+    """A number of each of these rows, float64; empty where there is none, or rows have several."""
+    return np.zeros(0) if values is None or values[:1].size != 1 else values[rows].reshape(-1).astype(np.float64)
+
+
+def _told(numbers: np.ndarray, at: int) -> float | None:
+    return float(numbers[at]) if len(numbers) else None

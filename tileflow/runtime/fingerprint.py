@@ -49,7 +49,8 @@ def differences(path: Path, made: Mapping[str, Any], now: Mapping[str, Any], mod
         other = "" if made.get("version") == now["version"] else f" tileflow {made.get('version')} wrote it, and another version may read a model " \
             "differently: go on with that one."
         raise CheckpointError(f"{path} belongs to another model: operators, attributes, names or sizes of its graph, or what of it is trained, "
-                              f"differ; give the model that the run began with, or start anew in another folder.{other}{see('schedules')}")
+                              "differ; give the model that the run began with, or start anew in another "
+                              f"folder.{other}{see('schedules')}")
     said = _optimizer(path, _table(made, "optimizer"), _table(now, "optimizer"))
     if loss_scaling(made) != now["loss_scaling"]:
         said.append(f"Going on with loss_scaling = {now['loss_scaling']:g} in place of {loss_scaling(made):g}.")
@@ -61,12 +62,14 @@ def differences(path: Path, made: Mapping[str, Any], now: Mapping[str, Any], mod
                                   "differ); give the data that the run began with, start anew in another folder, or go on all the same with "
                                   f"allow_other_data (--allow-other-data).{see('schedules')}")
         said.append(f"Going on with other data: {now['rows']} rows, {made.get('rows')} before.")
-    longer = [name for name in model.optimizer.variable if getattr(getattr(model.optimizer, name), "follows_run", False)]
+    longer = [name for name in model.optimizer.variable
+              if getattr(getattr(model.optimizer, name), "follows_run", False)]
     for name, what in (("epochs", "epoch"), ("max_updates", "update")):
         if made.get(name) != now[name]:
             to = f"Going on to {what} {now[name]}" if now[name] is not None else f"Going on past {what} {made.get(name)}"
             before = f"; the run was to end with {made.get(name)}" if made.get(name) is not None and now[name] is not None else ""
-            said.append(f"{to}{before}." + (f" The schedule of {' and '.join(longer)} now ends with it, so that what is left of it differs."
+            said.append(f"{to}{before}." + (f" The schedule of {' and '.join(longer)} now ends with it, so that what "
+                                            "is left of it differs."
                                            if longer else ""))
     return said
 

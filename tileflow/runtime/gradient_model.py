@@ -48,16 +48,16 @@ class GradientModel(LossModel):
     def mode(self) -> str:
         return "final"
 
-    def _own_count(self, given: int) -> int:
+    def _own_of(self, given: int, named: int = 0) -> int:
         if self.has_loss:
-            return super()._own_count(given)
+            return super()._own_of(given, named)
         return given - self.upstream
 
-    def _arrays(self, arrays: Sequence[Any]) -> list[np.ndarray]:
+    def _arrays(self, arrays: Sequence[Any], own: int) -> list[np.ndarray]:
         if self.has_loss:
-            return super()._arrays(arrays)
-        count = self._own_count(len(arrays))
-        return [*Model._arrays(self, arrays[:count]), *(as_array(a, None, "the upstream gradient") for a in arrays[count:])]
+            return super()._arrays(arrays, own)
+        return [*Model._arrays(self, arrays[:own], own),
+                *(as_array(a, None, "the upstream gradient") for a in arrays[own:])]
 
     def _build(self, graph: Graph, batching: Batching, more: tuple[TensorType, ...]) -> compiler.Compilation:
         place = self._place(graph)
@@ -126,13 +126,13 @@ class GradientModel(LossModel):
             found |= {name: known[name] for name in floats}
         return list(found.values())
 
-    def __call__(self, *arrays: Any) -> dict[str, np.ndarray]:          # type: ignore[override]
+    def __call__(self, *arrays: Any, **named: Any) -> dict[str, np.ndarray]:          # type: ignore[override]
         """The gradients by name, each of the shape of what it is by.
 
         Args:
-            arrays: the model's inputs, then labels or the upstream gradient, where the model takes one.
+            arrays, named: the model's inputs, then labels or the upstream gradient, where the model takes one.
         """
-        shown = self._call(arrays)
+        shown, _ = self._call(arrays, named)
         names: Mapping[str, int] = {name: i for i, name in enumerate(self.names)}
         return {name: np.asarray(shown[i - len(names)]) for name, i in names.items()}
 

@@ -1,4 +1,5 @@
-"""Neighbouring rows of one leaf as one row, wherever their arrays lie and whatever scalars they read (`kernels/machine/grouped.py`).
+"""Neighbouring rows of one leaf as one row, wherever their arrays lie and whatever scalars they read
+(`kernels/machine/grouped.py`).
 
 What abuts in memory is one flat row already (`binding.merge`): that is quicker still. Here come the rows that differ in a scalar (a tensor's trust
 ratio, a group's rate) or whose arrays lie apart, so that an update has as many rows as it has kinds of work, not as many as weights.
@@ -11,23 +12,23 @@ from itertools import groupby
 
 from ..kernels.machine.grouped import grouped
 from ..lower.row import ArrayOperand, Row
-from .binding import Bound
+from .binding import BoundRow
 
 Span = tuple[int, int, bool, int]
 """A range of memory that a row touches: first byte, end (exclusive), whether it is written, and the index of the
 row."""
 
 
-def gather(rows: Sequence[Bound]) -> list[Bound]:
+def gather(rows: Sequence[BoundRow]) -> list[BoundRow]:
     """The rows with runs of neighbours merged into one row each: neighbours of one leaf and grain, none of which writes
     memory that another one reads or writes. A run in which some do is halved until none do."""
-    result: list[Bound] = []
+    result: list[BoundRow] = []
     for _, run in groupby(rows, key=lambda b: (id(b.row.leaf), b.row.grain)):
         result += _gathered(list(run))
     return result
 
 
-def _gathered(rows: list[Bound]) -> list[Bound]:
+def _gathered(rows: list[BoundRow]) -> list[BoundRow]:
     if len(rows) == 1:
         return rows
     spans = [_spans(i, row) for i, row in enumerate(rows)]
@@ -37,7 +38,7 @@ def _gathered(rows: list[Bound]) -> list[Bound]:
     return [_one(rows)]
 
 
-def _spans(index: int, bound: Bound) -> list[Span] | None:
+def _spans(index: int, bound: BoundRow) -> list[Span] | None:
     """The memory that a row touches. An address that moves (with the turns of a loop, say) is not known here: what is
     read there is left out, and a row that writes there gives None."""
     found: list[Span] = []
@@ -80,12 +81,12 @@ def _clash(spans: list[Span]) -> bool:
     return False
 
 
-def _one(rows: list[Bound]) -> Bound:
+def _one(rows: list[BoundRow]) -> BoundRow:
     """One row for several: its range concatenates theirs, each rounded up to whole grains."""
     first = rows[0].row
     grain = max(1, first.grain)
     n = sum(-(-b.n // grain) * grain for b in rows[:-1]) + rows[-1].n
     cost = sum(b.row.cost * b.n / max(1, b.row.n) for b in rows)
     row = Row(grouped, [], n, grain, cost, False, first.node)
-    return Bound(row, [], n, False, tuple(rows))
+    return BoundRow(row, [], n, False, tuple(rows))
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def program_digest(program: Program) -> str | None:
-    """The digest of a Program, and of the code of users' operators in it; None where it is none that can be written down,
-    or nobody can tell the code."""
+    """The digest of a Program, and of the code of users' operators in it; None where it is none that can be written
+    down, or nobody can tell the code."""
     from ..program.file import digest
     try:
         found = digest(program)

@@ -1,5 +1,5 @@
-"""What the model of an ONNX file becomes: graphs for input types, of which the last for training and the last for inference are
-kept, so that a shape is imported once; or pieces, where sizes in it follow from data."""
+"""What the model of an ONNX file becomes: graphs for input types, of which the last for training and the last for
+inference are kept, so that a shape is imported once; or pieces, where sizes in it follow from data."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -47,7 +47,8 @@ class Imports:
         self.model, self.options, self.precision, self.session = model, options, precision, session
         self.as_written = as_written
         self._imported: dict[bool, tuple[object, Imported]] = {}
-        """By whether it is for training: what the last import was of, and what it gave; `graph` gives copies of it away."""
+        """By whether it is for training: what the last import was of, and what it gave; `graph` gives copies of it
+        away."""
 
     def graph(self, inputs: Sequence[TensorType], training: bool) -> tuple[Graph, Mapping[str, np.ndarray]]:
         imported = self.imported(inputs, training)
@@ -80,8 +81,8 @@ class Imports:
     def signature(self, inputs: Sequence[TensorType], training: bool) -> Signature:
         imported = self.imported(inputs, training)
         folded = folded_norms(self.model) if training else None
-        return Signature(imported.binding.types, tuple(imported.graph.outputs),
-                         (*imported.warnings, *filter(None, [folded])))
+        return Signature.of(imported.binding.types, imported.graph.outputs,
+                            (*imported.warnings, *filter(None, [folded])))
 
     def input_types(self, data: Dataset | None = None) -> dict[str, TensorType]:
         """As the file declares them; rows settle open sizes that the options do not. A batch that the file fixes gives

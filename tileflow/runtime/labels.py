@@ -65,8 +65,8 @@ class Fit:
         others, types = dict(dataset.more), {}
         for name, (output, wanted) in self.more.items():
             if name not in dataset.more:
-                raise DataError(f"Data {dataset.name} have no array {name!r}, which is to hold the labels of the output "
-                                "of that name.")
+                raise DataError(f"Data {dataset.name} have no array {name!r}, which is to hold the labels of the "
+                                "output of that name.")
             part = ready(replace(dataset, label=dataset.more[name], classes=None, more={}), self.choice.more[name],
                          output, None)
             assert part.label is not None

@@ -21,8 +21,8 @@ def edited(opened: Opened, edit: Callable[[Options], Any] | None, changes: Mappi
     own, made = opened.options, opened.options.clone()
     if edit is not None:
         if not callable(edit):
-            raise OptionError(f"edit_options is a function that gets the options and changes them, not {type(edit).__name__}; single options are "
-                              "given by keyword.")
+            raise OptionError("edit_options is a function that gets the options and changes them, not "
+                              f"{type(edit).__name__}; single options are given by keyword.")
         edit(made)
     for name, value in renamed(changes).items():
         setattr(made, name, value)
@@ -34,15 +34,16 @@ def require_same(opened: Opened, wanted: Options, made: Options) -> None:
     """Refuse options that differ in something that is compiled in; OptionError."""
     for name, (before, after) in wanted.diff(made).items():
         if declarations()[name].is_compiled:
-            raise OptionError(f"Option {name} is compiled into executable {opened.path} as {before!r} and cannot become {after!r}, for something "
-                              "else would be computed. Export the model again with it, or leave it as it is.")
+            raise OptionError(f"Option {name} is compiled into executable {opened.path} as {before!r} and cannot "
+                              f"become {after!r}, for something else would be computed. Export the model again with it, or leave it as it is.")
 
 
 def require_weights(opened: Opened) -> None:
     """Refuse an executable without weights; ModelError."""
     if not opened.header.whole:
-        raise ModelError(f"Executable {opened.path} was written with export_model=False, so that it has no weights: make the model as it was "
-                         "exported, with tileflow.training_model or inference_model, and call model.load_executable(path).")
+        raise ModelError(f"Executable {opened.path} was written with export_model=False, so that it has no weights: "
+                         "make the model as it was exported, with tileflow.training_model or inference_model, and call "
+                         "model.load_executable(path).")
 
 
 def loss_in(opened: Opened) -> Loss:
@@ -54,24 +55,26 @@ def loss_in(opened: Opened) -> Loss:
 
 
 def optimizer_in(opened: Opened, given: Optimizer | None) -> Optimizer | None:
-    """The optimizer that an executable is trained with: the one in it, or the one that is given in its place; None of an inference model."""
+    """The optimizer that an executable is trained with: the one in it, or the one that is given in its place; None of
+    an inference model."""
     header = opened.header
     if given is not None and not isinstance(given, Optimizer):
         raise OptionError(f"optimizer must be one of tileflow.optim, such as SGD(lr=0.1), not {type(given).__name__}.")
     if header.model != "TrainingModel":
         if given is not None:
-            raise OptionError(f"Executable {opened.path} is of an inference model, which has no optimizer; leave optimizer out.")
+            raise OptionError(f"Executable {opened.path} is of an inference model, which has no optimizer; leave "
+                              "optimizer out.")
         return None
     if given is None and header.asked:
-        raise OptionError(f"Executable {opened.path} was trained with what is no data and so is not in it: {'; '.join(header.asked)}. Give the same "
-                          "again: tileflow.load_executable(path, optimizer=...).")
+        raise OptionError(f"Executable {opened.path} was trained with what is no data and so is not in it: "
+                          f"{'; '.join(header.asked)}. Give the same again: tileflow.load_executable(path, optimizer=...).")
     try:
         made = optimizer_of(header.optimizer) if given is None else given
         if structure_data(made) != header.structure:
             if given is None:
                 raise Fault("the optimizer", "is not the one that is compiled in")
-            raise OptionError(f"Executable {opened.path} was compiled with another optimizer: what is constant, its groups or the class of "
-                              f"{type(made).__name__} differ; give one as it was exported with.")
+            raise OptionError(f"Executable {opened.path} was compiled with another optimizer: what is constant, its "
+                              f"groups or the class of {type(made).__name__} differ; give one as it was exported with.")
         _restore(made, dict(header.plateaus))
     except Fault as fault:
         raise opened.refused(fault) from None

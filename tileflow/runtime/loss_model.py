@@ -1,7 +1,8 @@
 """Models with a loss: labels follow their inputs."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,6 +30,15 @@ LONGEST_NOTE = 2000
 """Characters of a sentence on what gradients will not do; such sentences list nodes and weights."""
 
 
+def _told(loss: Any) -> Any:
+    """A loss with the losses in it, as values that can be written down where it is one of tileflow's."""
+    if isinstance(loss, tuple):
+        return [*map(_told, loss)]
+    if not is_dataclass(loss) or isinstance(loss, type):
+        return loss
+    return [type(loss), [[f.name, _told(getattr(loss, f.name))] for f in fields(loss)]]
+
+
 class LossModel(Model):
     """A model with a loss: labels follow its own inputs."""
 
@@ -37,6 +47,8 @@ class LossModel(Model):
         super().__init__(source, options, progress)
         self.loss = find(loss, options)
         self._view: OutputMeaning | None = None
+        self._viewed = False
+        """The view is known, be it None."""
         self._fitted_loss: Any = None
         """The loss for the outputs of the last graph, as data."""
 
@@ -47,23 +59,41 @@ class LossModel(Model):
     @property
     def view(self) -> OutputMeaning | None:
         """How metrics read the first output; known once a program is compiled."""
-        self._require_graph()
-        if self._view is None and (current := self.programs.current) is not None:
-            self._view = self.loss.view(current.program.outputs)
+        if not self._viewed:
+            self._require_graph()
+        if not self._viewed and (current := self.programs.current) is not None:
+            self._view, self._viewed = self.loss.view(current.program.outputs), True
         return self._view
 
-    def _own_count(self, given: int) -> int:
-        """How many of the arrays of a call are the model's own inputs; the loss takes the rest."""
+    def _own_of(self, given: int, named: int = 0) -> int:
+        """How many of the arguments of a call are the model's own inputs; the loss takes the rest."""
         if self.loss.takes == "nothing":
             return given
         known = self.source.input_count
-        return given - len(self.loss.takes_each) if known is None else known
+        return given - len(self.loss.takes_each) if known is None else max(0, known - named)
+
+    def _divided(self, args: Sequence[Any],
+                 named: Mapping[str, Any]) -> tuple[Sequence[Any], Sequence[Any], Mapping[str, Any]]:
+        if LABELS not in named or LABELS in self.source.parameters or self.loss.takes == "nothing":
+            return super()._divided(args, named)
+        own, labels = {name: x for name, x in named.items() if name != LABELS}, named[LABELS]
+        return args, labels if len(self.loss.takes_each) > 1 and isinstance(labels, (tuple, list)) else [labels], own
 
     def _fitted(self, graph: Graph, labels: tuple[TensorType, ...]) -> Loss:
         """The loss for this graph's outputs and these labels."""
         loss = self.loss.within(graph).fitted(graph.outputs, *(labels[:max(1, len(self.loss.takes_each))] or (None,)))
-        self._view, self._fitted_loss = loss.view(graph.outputs), loss_data(loss)
+        self._view, self._viewed, self._fitted_loss = loss.view(graph.outputs), True, loss_data(loss)
         return loss
+
+    def _shaped_by_source(self) -> list[Any]:
+        return [*super()._shaped_by_source(), _told(self.loss)]
+
+    def _known(self) -> dict[str, Any]:
+        return {"view": None if self._view is None else asdict(self._view)}
+
+    def _recall(self, known: Mapping[str, Any]) -> None:
+        view = known["view"]
+        self._view, self._viewed = None if view is None else OutputMeaning(**view), True
 
     def _description(self, types: tuple[TensorType, ...]) -> dict[str, Any]:
         return {**super()._description(types), "loss": loss_data(self.loss)}
@@ -74,18 +104,17 @@ class LossModel(Model):
     def _loaded(self, stored: Stored) -> None:
         self._fitted_loss = stored.opened.header.fitted
 
-    def _arrays(self, arrays: Sequence[Any]) -> list[np.ndarray]:
-        count = self._own_count(len(arrays))
-        if self.loss.takes in ("classes", "numbers") and len(arrays) == count:
+    def _arrays(self, arrays: Sequence[Any], own: int) -> list[np.ndarray]:
+        if self.loss.takes in ("classes", "numbers") and len(arrays) == own:
             raise DataError(f"The loss {self.loss_name} needs {LABELS} after the model's inputs: call model(x, "
-                            f"{LABELS}); where forward() computes its loss itself, set loss='identity'; outputs alone are "
-                            "what tileflow.inference_model gives.")
+                            f"{LABELS}); where forward() computes its loss itself, set loss='identity'; outputs alone "
+                            "are what tileflow.inference_model gives.")
         takes = self.loss.takes_each
-        if len(takes) > 1 and len(arrays) - count != len(takes):
+        if len(takes) > 1 and len(arrays) - own != len(takes):
             raise DataError(f"The loss {self.loss_name} takes {len(takes)} arrays after the model's inputs, and "
-                            f"{len(arrays) - count} are given.")
-        each = [array_of(a) for a in arrays[count:]]
-        return [*super()._arrays(arrays[:count]),
+                            f"{len(arrays) - own} are given.")
+        each = [array_of(a) for a in arrays[own:]]
+        return [*super()._arrays(arrays[:own], own),
                 *(self._label(a, takes[i] if i < len(takes) else "anything") for i, a in enumerate(each))]
 
     def _label(self, labels: np.ndarray, takes: Takes) -> np.ndarray:

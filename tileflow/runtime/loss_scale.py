@@ -1,7 +1,7 @@
 """The loss scale of a training model: as it was asked for, as it has become, and the updates that were skipped."""
 from __future__ import annotations
 
-from ..optim.scaling import IN_A_ROW, LOSS_SCALE, SKIPPED, Scaling
+from ..optim.scaling import IN_A_ROW, LOSS_SCALE, SKIPPED, LossScaling
 from ..options.options import Options
 from ..state import Session
 from .failure import stuck
@@ -12,7 +12,7 @@ class LossScale:
     """scaling: how the scale changes by itself, and whether updates that are not finite are skipped."""
 
     def __init__(self, options: Options, optimizer: ModelOptimizer, session: Session) -> None:
-        self.scaling = Scaling.of(options, optimizer.current.loss_scaling is not None)
+        self.scaling = LossScaling.of(options, optimizer.current.loss_scaling is not None)
         self._option, self._optimizer, self._session = options.loss_scaling, optimizer, session
 
     @property

@@ -3,45 +3,35 @@ from __future__ import annotations
 
 import contextlib
 import os
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..executable.engine import Engine
 from ..feed.items import array_of
 from ..memory.types import TensorType, type_of
 from ..options.options import Options
-from ..program.batching import Batching
-from ..system.errors import DataError, OptionError, ShapeError, TypeMismatchError, UnsupportedError
+from ..system.errors import DataError, OptionError, UnsupportedError
+from ..system.nested import Form, Results
 from ..system.spans import span
-from . import front, outputs
+from . import outputs
 from .arrays import as_array
-from .executable import Signature, keeps, kept_engine, make_engine
-from .host import Host, Progress
-from .image_key import program_digest
-from .onnx_source import OnnxSource
-from .outputs import Anchors
-from .programs import Compiled, Programs, listeners
-from .rows import Rows
+from .compiling import CompilingModel
+from .forms import nesting_data, nesting_of
+from .host import Progress
 from .source import Source
-from .stored import Stored, compiled_options
+from .stored import Stored, told_options
 from .weights import Weights
 
 if TYPE_CHECKING:
-    from .. import compiler
-    from ..graph import Graph
-    from ..lower.plan import Plan
     from ..program.program import Program
 
-Begun = tuple["Graph", Mapping[str, np.ndarray], tuple[TensorType, ...], int]
-"""What a program is made from: a graph, what its states start with, the types of a micro-batch's arrays, and how many
-of these are its inputs; those that follow are for the loss."""
+NO_NAMES: Mapping[str, Any] = MappingProxyType({})
 
 
-class Model:
+class Model(CompilingModel):
     """What training and inference models share: arrays in, the engine's call, arrays out in the output mode.
 
     Threads may share a model, and models may share a network: whole calls take turns, so none sees half an update of
@@ -51,24 +41,15 @@ class Model:
     values within the model that calls keep for `anchored`.
     """
 
-    training = False
-
     def __init__(self, source: Source, options: Options, progress: Progress | None = None) -> None:
-        self.source, self.options = source, options.clone().freeze()
-        self.progress = progress
-        # inference may use another micro-batch than a run's file of options says
-        self.rows = Rows(self.options, fixed=self.options.given("micro_batch_size", files=self.training))
-        self.programs = Programs(self.options, self.rows)
+        super().__init__(source, options, progress)
         self.weights = Weights(source, self.options, self.training, self.programs)
-        self.anchors = Anchors()
-        self._sought: tuple[tuple[TensorType, ...], front.Entry | None] | None = None
-        """The entry that was sought last, until its program is made."""
         self.stop: Callable[[], bool] | None = None
         """Asked about every 20 ms of a call; once true, the call ends after its last whole update."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy or a pickle: what it was made from, with weights of its own. Programs are compiled again at its first call; functions that are
-        told of progress, or asked to stop, stay here."""
+        """A copy or a pickle: what it was made from, with weights of its own. Programs are compiled again at its first
+        call; functions that are told of progress, or asked to stop, stay here."""
         return _made_again, (type(self), self._made_from(), self.anchors.names, self._remembered())
 
     def _made_from(self) -> tuple[Any, ...]:
@@ -81,41 +62,10 @@ class Model:
 
     # ---- compiled programs
 
-    @property
-    def program(self) -> Program:
-        """The compiled Program (TileflowError before the first call or `compile`)."""
-        return self.programs.required().program
-
-    @property
-    def compilation(self) -> compiler.Compilation:
-        """The compilation's steps and times."""
-        return self.programs.required().compilation
-
-    @property
-    def engine(self) -> Engine:
-        """What runs the compiled Program."""
-        return self.programs.required().engine
-
-    @property
-    def plan(self) -> Plan:
-        """The compiled Program as it is lowered for this computer: lowered anew, for an engine keeps none."""
-        from .lowering import plan_of
-        return plan_of(self.program, self._host())
-
-    @property
-    def is_compiled(self) -> bool:
-        """The model was called, or `compile`d, since it was made or destroyed."""
-        return self.programs.current is not None
-
-    @property
-    def mode(self) -> str:
-        """The output mode in force."""
-        return outputs.mode_of(self.options, self.training)
-
-    def compile(self, *arrays: Any) -> None:
-        """Compile for arrays of these shapes and types without running."""
-        given = self._arrays(arrays)
-        self.source.session.turn.call(lambda: self._prepare(self._decided(given)))
+    def compile(self, *arrays: Any, **named: Any) -> None:
+        """Compile for arguments of a call, arrays of these shapes and types, without running."""
+        form, given = self._given(arrays, named)
+        self.source.session.turn.call(self._within, form, lambda: self._prepare(self._decided(given)))
 
     def destroy(self) -> None:
         """Forget the compiled programs, so that the next call may have other shapes. Weights and what optimizers
@@ -124,7 +74,8 @@ class Model:
 
     # ---- executables
 
-    def compile_and_export(self, path: str | os.PathLike[str], *arrays: Any, export_model: bool = True) -> Path:
+    def compile_and_export(self, path: str | os.PathLike[str], *arrays: Any, export_model: bool = True,
+                           **named: Any) -> Path:
         """Compile for arrays of these shapes and types, if need be, and write the executable: `compile`, then `save`.
 
             model.compile_and_export("digits.tileflow", x, y)
@@ -135,13 +86,13 @@ class Model:
                 file; else the program alone, which `load_executable` of a model that has weights takes.
         """
         with self._one_program():
-            self.compile(*arrays)
+            self.compile(*arrays, **named)
         return self.save(path, export_model)
 
     def save(self, path: str | os.PathLike[str], export_model: bool = True) -> Path:
-        """Write the program of the last call or `compile` as an executable, with the weights as they are now; before the
-        first, that of the inputs that the model's file declares. One file of data, whole or not at all: nothing in it is
-        executed, and whoever has it needs no model.
+        """Write the program of the last call or `compile` as an executable, with the weights as they are now; before
+        the first, that of the inputs that the model's file declares. One file of data, whole or not at all: nothing in
+        it is executed, and whoever has it needs no model.
 
         Args:
             export_model: as `compile_and_export` has it.
@@ -161,10 +112,12 @@ class Model:
                 self.take(types)
         from .exporting import export
         current = self.programs.required()
-        types, program = current.signature.types, current.program
+        types, program, self._form = current.signature.types, current.program, current.form
+        if form is None:
+            form = nesting_data(self.source.parameters, current.form, current.results)
         export(path, self.source, program, current.engine, whole, form=form, own=self._own_count(len(types)),
                types=tuple((t.dtype, t.shape) for t in types), anchors=current.anchors,
-               once=tuple(sorted(outputs.kept_once(program, "final"))), options=_told(self.options),
+               once=tuple(sorted(outputs.kept_once(program, "final"))), options=told_options(self.options),
                loss_output=None if program.loss is None else program.loss.name, **self._facts(types))
 
     @contextlib.contextmanager
@@ -176,12 +129,12 @@ class Model:
             from ..importers.onnx import DynamicOperandError
             if not isinstance(error, DynamicOperandError):
                 raise
-            raise UnsupportedError(f"There is no executable of a model that is no one program, since sizes, branches or turns in it follow from "
-                                   f"data: {error}") from None
+            raise UnsupportedError("There is no executable of a model that is no one program, since sizes, branches "
+                                   f"or turns in it follow from data: {error}") from None
 
     def load_executable(self, path: str | os.PathLike[str]) -> None:
-        """Take a program that `compile_and_export` or `save` of such a model wrote, in place of compiling it. Weights and
-        what the optimizer remembers stay this model's, whatever the file holds.
+        """Take a program that `compile_and_export` or `save` of such a model wrote, in place of compiling it. Weights
+        and what the optimizer remembers stay this model's, whatever the file holds.
 
         Raises:
             ModelError: the file cannot be read, is damaged or no executable.
@@ -190,72 +143,36 @@ class Model:
         """
         from .executable_file import Opened
         stored = Stored(Opened(path))
-        types = stored.types
+        types, self._form = stored.types, nesting_of(stored.opened).form
         why = stored.differs(self._description(types)) or stored.lacks(self.source.state_dict(self.training))
         if why is None and self.source.has_graph and stored.fingerprint != self._graph_digest(types):
             why = "computes something else than this model: operators, attributes, names or sizes, or what is trained, differ"
         if why is not None:
-            raise OptionError(f"Executable {path} {why}; make the model as the one that was exported, or compile this one.")
+            raise OptionError(f"Executable {path} {why}; make the model as the one that was exported, or compile this "
+                              "one.")
         before, self.source.stored = self.source.stored, (stored, *self.source.stored)
         try:
-            self.take(types)
+            self.take(types, self._form)
         except BaseException:
             self.source.stored = before
             raise
 
-    def take(self, types: tuple[TensorType, ...]) -> None:
-        """Be ready for a call's arrays of these types, as `compile` is for arrays."""
-        self.source.session.turn.call(self._for, types)
-
-    def _for(self, types: tuple[TensorType, ...]) -> Compiled:
-        """The program for a call's arrays of these types, compiled if need be, within a turn."""
-        return self.programs.get(types, lambda: self._compile(types))
-
-    def _declared(self) -> tuple[TensorType, ...]:
-        """The types of a call's arrays, as far as the model says them; empty: it does not."""
-        count = self.options.device_iterations * self.options.gradient_accumulation * self.options.input_groups
-        return tuple(t.with_shape((count * t.shape[0], *t.shape[1:])) if t.rank else t for t in self.source.input_types().values())
-
-    def _description(self, types: tuple[TensorType, ...]) -> dict[str, Any]:
-        """All that shapes what is compiled for a call's arrays of these types (`stored.Description`)."""
-        return {"model": type(self).__name__, "options": compiled_options(self.options), "anchored": [*self.anchors.names],
-                "types": [[t.dtype, [*t.shape]] for t in types], "loss": None, "structure": None}
-
     def _facts(self, types: tuple[TensorType, ...]) -> dict[str, Any]:
         """What an executable says of a compiled model of this class (UnsupportedError: there are none of it)."""
+        from .exporting import where_of
         told = self._description(types)
         if told["model"] not in ("TrainingModel", "InferenceModel"):
-            raise UnsupportedError(f"A {told['model']} cannot be written as an executable; training and inference models can.")
-        return {"model": told["model"], "where": self._where, "anchored": self.anchors.names, "loss": told["loss"],
-                "structure": told["structure"], "fitted": None, "optimizer": None, "asked": (), "fingerprint": self._graph_digest(types),
-                "run": (None, None), "plateaus": ()}
+            raise UnsupportedError(f"A {told['model']} cannot be written as an executable; training and inference "
+                                   "models can.")
+        return {"model": told["model"], "where": where_of(self.source), "anchored": self.anchors.names,
+                "loss": told["loss"],
+                "structure": told["structure"], "fitted": None, "optimizer": None, "asked": (),
+                "fingerprint": self._graph_digest(types), "run": (None, None), "plateaus": ()}
 
-    @property
-    def _where(self) -> str:
-        """What messages call what it was made of."""
-        source: Any = self.source
-        made = next((getattr(source, name) for name in ("net", "module") if hasattr(source, name)), None)
-        if made is not None:
-            return f"the network {type(made).__name__}"
-        if isinstance(source, OnnxSource):
-            model = source.unresolved
-            return model.where if model.path is None else str(model.path.name)
-        return str(source.opened.header.where)
-
-    def _graph_digest(self, types: tuple[TensorType, ...]) -> str:
-        """The digest of the graph that would be compiled for a call's arrays of these types, or was for an executable."""
-        if (stored := self._stored(types)) is not None:
-            return stored.fingerprint
-        from ..graph.digest import digest
-        return digest(self._begun(types)[0])
-
-    def _loaded(self, stored: Stored) -> None:
-        """A program of an executable is in use."""
-
-    def program_for(self, *arrays: Any) -> Program:
+    def program_for(self, *arrays: Any, **named: Any) -> Program:
         """The program for arrays of these shapes and types, for which no kernel is compiled."""
-        types = tuple(type_of(a) for a in self._arrays(arrays))
-        return self.source.session.turn.call(self._built, types)[0].program
+        form, given = self._given(arrays, named)
+        return self.source.session.turn.call(self._within, form, self._built, tuple(map(type_of, given)))[0].program
 
     # ---- weights
 
@@ -315,13 +232,17 @@ class Model:
             ModelError: what was asked is for other models, or the written one computes something else.
             UnsupportedError: ONNX has no words for a layer of the network.
         """
-        self.weights.save_onnx(Path(path), keep_training_mode, self._example(), form, self.progress)
+        inputs = self._example()
+        self.weights.save_onnx(self.source.formed(self._form), Path(path), keep_training_mode, inputs, form,
+                               self.progress)
         return Path(path)
 
     def _example(self) -> list[np.ndarray]:
         """Arrays for one micro-batch of the model's own inputs: of the sizes it was last compiled for, else those of
         the options."""
+        self._form = None
         if (current := self.programs.current) is not None:
+            self._form = current.form
             micro = self.rows.micro_types(current.signature.types)
             types = list(micro[:self._own_count(len(micro))])
         else:
@@ -333,132 +254,30 @@ class Model:
         return [draw.standard_normal(t.shape).astype(t.numpy) if t.is_float else np.zeros(t.shape, t.numpy)
                 for t in types]
 
-    # ---- making programs
-
-    def _prepare(self, arrays: Sequence[np.ndarray]) -> Compiled:
-        """The program for these arrays, compiled if need be, within a turn."""
-        current = self.programs.current
-        if current is not None and current.signature.fits(arrays):
-            return current
-        types = tuple(type_of(a) for a in arrays)
-        self.programs.check_types(types)
-        return self.programs.get(types, lambda: self._compile(types))
-
-    def _host(self) -> Host:
-        """How its programs run on this computer."""
-        return Host.of(self.options)
-
-    def _compile(self, types: tuple[TensorType, ...]) -> Compiled:
-        """What runs for a call's arrays of these types: what an executable or an earlier start has kept, or made now."""
-        if (stored := self._stored(types)) is not None:
-            return self._of_stored(stored, types)
-        host = self._host()
-        entry = self._entry(types)
-        self._sought = None
-        kept = None if entry is None else entry.kept
-        if kept is not None:
-            engine = kept_engine(kept.program, self.source.session, kept.initial, host, kept.final)
-            if engine is not None:
-                return self._compiled(engine, types, kept.anchors, kept.loss, _later(self, types))
-        compilation, initial = self._built(types)
-        program = compilation.program
-        final = frozenset[str]() if host.share is not None else outputs.kept_once(program, self.mode)
-        digest = None if entry is None else program_digest(program)
-        engine = make_engine(program, self.source.session, initial, host, final=final, progress=self.progress, digest=digest)
-        anchors, loss = self.anchors.kept, None if program.loss is None else program.loss.name
-        if entry is not None and digest is not None and not self._says(program):
-            entry.save(front.Kept(digest, final, loss, anchors, initial))
-        return self._compiled(engine, types, anchors, loss, lambda: compilation)
-
-    def _of_stored(self, stored: Stored, types: tuple[TensorType, ...]) -> Compiled:
-        """What runs the program of an executable."""
-        final = stored.once if outputs.shows_last(self.mode, self._batching(self.rows.micro_types(types))) else frozenset()
-        initial = self.source.state_dict(self.training) if stored.lacks(self.source.session.lasting()) else {}
-        engine = stored.engine(self.source.session, initial, self._host(), final, self.progress)
-        self._loaded(stored)
-        return self._compiled(engine, types, stored.anchors, stored.loss, stored.compilation)
-
-    def _stored(self, types: tuple[TensorType, ...]) -> Stored | None:
-        """The program of an executable that is what would be compiled for these types."""
-        known = self.source.stored if self._host().share is None else ()
-        wanted = self._description(types) if known else {}
-        return next((stored for stored in known if stored.differs(wanted) is None), None)
-
-    def _compiled(self, engine: Engine, types: tuple[TensorType, ...], anchors: tuple[str, ...], loss: str | None,
-                  compiled: Callable[[], compiler.Compilation]) -> Compiled:
-        self.source.attach()
-        shown = outputs.shown(engine.outputs, loss, engine.image.kept, self._batching(self.rows.micro_types(types)),
-                              self.mode, self.options.output_return_period)
-        made = Compiled(engine, Signature(types), shown, anchors, loss, compiled)
-        for told in listeners:
-            told(made.compilation, self.options, self.training)
-        return made
-
-    def _entry(self, types: tuple[TensorType, ...]) -> front.Entry | None:
-        """Where is kept what the model comes to for a call's arrays of these types; None where nothing is."""
-        if self._sought is None or self._sought[0] != types:
-            file = self.source.file if isinstance(self.source, OnnxSource) else None
-            shaped = None if file is None or not keeps(self._host()) else self._shaped_by()
-            self._sought = types, None if file is None or shaped is None else \
-                front.entry(file, self.options, shaped, types)
-        return self._sought[1]
-
-    def _shaped_by(self) -> list[Any] | None:
-        """What else than file, options and the types of a call shapes a program of this model; None: the arrays do."""
-        session = self.source.session
-        return [type(self), self.anchors.names, session.ties, session.trainable]
-
-    def _require_graph(self) -> None:
-        """Let what is known of a program's graph be known of one that an earlier start has kept, too."""
-        if (current := self.programs.current) is not None:
-            _ = current.compilation
-
-    def _says(self, program: Program) -> bool:
-        """Making the program said something to whoever runs it, which every start has to say."""
-        return bool(program.notes or self.options.autocast)
-
-    def _batching(self, micro: Sequence[TensorType]) -> Batching:
-        """How the rows of a call are divided, of which these are the types of a micro-batch's arrays."""
-        o, rows = self.options, micro[0].shape[0] if micro and micro[0].shape else 1
-        return Batching(rows, o.gradient_accumulation, o.device_iterations, o.replication_factor)
-
-    def _built(self, types: tuple[TensorType, ...]) -> tuple[compiler.Compilation, Mapping[str, np.ndarray]]:
-        """The compilation for a call's arrays of these types, and what states start with."""
-        graph, initial, micro, own = self._begun(types)
-        tensors_first = isinstance(self.source, OnnxSource)
-        self.anchors.find(graph, tensors_first)
-        if self.options.printed_tensors:
-            from ..passes.printing import printed
-            printed(graph, self.options.printed_tensors, tensors_first)
-        compilation = self._build(graph, self._batching(micro), micro[own:])
-        _check_inputs(compilation.program, micro)
-        return compilation, initial
-
-    def _begun(self, types: tuple[TensorType, ...]) -> Begun:
-        """What the program for a call's arrays of these types is made from."""
-        micro = self.rows.micro_types(types)
-        own = self._own_count(len(micro))
-        return *self.source.graph(micro[:own], self.training), micro, own
-
-    def _build(self, graph: Graph, batching: Batching, more: tuple[TensorType, ...]) -> compiler.Compilation:
-        """Compile the graph; `more` are the types of the inputs that follow the model's own."""
-        raise NotImplementedError
-
-    def _own_count(self, given: int) -> int:
-        """How many of the arrays of a call are the model's own inputs."""
-        return given
-
     # ---- calls
 
-    def _arrays(self, arrays: Sequence[Any]) -> list[np.ndarray]:
-        """What a caller gave as arrays of the types that the model takes."""
+    def _given(self, args: Sequence[Any], named: Mapping[str, Any]) -> tuple[Form | None, list[np.ndarray]]:
+        """The form of a call (None: arrays one after the other), and its arrays, of the types that the model takes.
+
+        Raises:
+            DataError: a name is not known or given twice, or an input is missing.
+        """
+        args, labels, named = self._divided(args, named)
+        form, own = self.source.arranged(args, named)
+        return form, self._arrays([*own, *labels], len(own))
+
+    def _divided(self, args: Sequence[Any],
+                 named: Mapping[str, Any]) -> tuple[Sequence[Any], Sequence[Any], Mapping[str, Any]]:
+        """The arguments of a call that are for the model, the arrays that follow these, and what of the model's is
+        given by name."""
+        count = self._own_of(len(args), len(named))
+        return args[:count], args[count:], named
+
+    def _arrays(self, arrays: Sequence[Any], own: int) -> list[np.ndarray]:
+        """What a caller gave as arrays of the types that the model takes; the first `own` are its inputs."""
         if not arrays and self.source.input_count != 0:
             raise DataError("The model needs at least one input array.")
         return [as_array(a, self.source.input_dtype(i, array_of(a)), f"input {i}") for i, a in enumerate(arrays)]
-
-    def _decided(self, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
-        """What the compiled program takes for the arrays of a call, within a turn: as a rule these."""
-        return arrays
 
     def _scalars(self) -> Callable[[int], Mapping[str, float]] | None:
         """What the program reads that may be another number at each update."""
@@ -473,30 +292,41 @@ class Model:
             return engine.call(self.rows.dealt(arrays), scalars=self._scalars(), first_update=first_update,
                                last_update=last_update, stop=self.stop)
 
-    def _outputs(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """A call of the engine, within a turn: the model's outputs in the output mode, in the order of the graph."""
+    def _outputs(self, arrays: Sequence[np.ndarray], form: Form | None) -> tuple[list[np.ndarray], Results | None]:
+        """A call of the engine, within a turn: the model's outputs in the output mode, in the order of the graph, and
+        how they are nested."""
+        self._form = form
         results = self._run(arrays)
         compiled = self.programs.current
         assert compiled is not None
         shown = [show(a) for show, a in zip(compiled.shown, results, strict=True)]
         if compiled.anchors:
             self.anchors.take(compiled.anchors, shown)
-        return shown
+        return shown, compiled.results
 
-    def _call(self, arrays: Sequence[Any]) -> list[np.ndarray]:
-        """A whole call, in this thread's turn: the outputs in the output mode."""
+    def _call(self, args: Sequence[Any],
+              named: Mapping[str, Any] = NO_NAMES) -> tuple[list[np.ndarray], Results | None]:
+        """A whole call, in this thread's turn: the outputs in the output mode, and how they are nested."""
         current = self.programs.current
-        given = arrays if current is not None and current.signature.fits(arrays) else self._arrays(arrays)
-        return self.source.session.turn.call(self._outputs, given)
+        if not named and current is not None and current.form is None and current.signature.fits(args):
+            return self.source.session.turn.call(self._outputs, args, None)
+        form, given = self._given(args, named)
+        return self.source.session.turn.call(self._outputs, given, form)
 
-    def __call__(self, *arrays: Any) -> Any:
+    def __call__(self, *arrays: Any, **named: Any) -> Any:
         """Run one call.
+
+        Args:
+            arrays, named: the inputs, by their places or as `forward`, or the file, calls them; then labels, or
+                `labels=`. What networks of layers take may be nested in tuples, lists and dicts, with None, truth
+                values, numbers and texts, which are compiled in.
 
         Every array has `micro_batch * replicas * gradient_accumulation * device_iterations` rows (replicas that get the
         same rows count once); the micro-batch is the option micro_batch_size where that was set, else it follows from
         the first call.
         Returns one array, or a tuple: the model's outputs in the output mode and, when training, the loss: where
-        `forward` returns it, else last.
+        `forward` returns it, else last. Where `forward` returns dicts, or anything nested, calls return that; in
+        training a pair (outputs, loss) where it does not return the loss.
 
         Any thread may call; while another thread is in a call of the same network (training or inference), this one
         waits for it, and Ctrl-C ends the waiting. Arrays must not change until the call returns.
@@ -504,7 +334,10 @@ class Model:
         Raises:
             TileflowError: called from within a call of the same network (a progress or stop function).
         """
-        shown = self._call(arrays)
+        shown, results = self._call(arrays, named)
+        if results is not None:
+            nested = results.nested(shown)
+            return nested if len(shown) == results.count else (nested, *shown[results.count:])
         return shown[0] if len(shown) == 1 else tuple(shown)
 
     def anchored(self, name: str | None = None) -> Any:
@@ -520,40 +353,11 @@ class Model:
         return self.anchors.get(name)
 
 
-def _told(options: Options) -> dict[str, Any]:
-    """The options that calls look at, as an executable says them."""
-    return {name: told for name, told in options.told().items() if (d := options.declared()[name]).is_compiled or d.live}
-
-
-def _later(model: Model, types: tuple[TensorType, ...]) -> Callable[[], compiler.Compilation]:
-    """What makes the compilation that an earlier start has kept the outcome of; its model is alive when somebody asks for it, and not by that."""
-    built = weakref.WeakMethod(model._built)
-
-    def compiled() -> compiler.Compilation:
-        make = built()
-        assert make is not None
-        return make(types)[0]
-    return compiled
-
-
-def _made_again(kind: type[Any], parts: Sequence[Any], anchors: Any, remembered: Mapping[str, np.ndarray] | None) -> Any:
+def _made_again(kind: type[Any], parts: Sequence[Any], anchors: Any,
+                remembered: Mapping[str, np.ndarray] | None) -> Any:
     """A model out of a pickle, or copied."""
     made = kind(*parts)
     made.anchors.names = anchors
     if remembered is not None:
         made.load_optimizer_state_dict(remembered)
     return made
-
-
-def _check_inputs(program: Program, micro: tuple[TensorType, ...]) -> None:
-    """The graph's inputs are what the arrays give, in number, type and shape."""
-    wanted = program.inputs
-    if len(wanted) != len(micro):
-        names = ", ".join(v.name for v in wanted)
-        raise DataError(f"The model takes {len(wanted)} inputs ({names}) and got {len(micro)} arrays.")
-    for v, t in zip(wanted, micro, strict=True):
-        if v.type.dtype != t.dtype:
-            raise TypeMismatchError(f"Data type mismatch for {v.name}: expected {v.dtype} but got {t.dtype}.")
-        if v.shape != t.shape:
-            raise ShapeError(f"Shape mismatch for {v.name}: a micro-batch must be {list(v.shape)} but is "
-                             f"{list(t.shape)}.")

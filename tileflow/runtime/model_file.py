@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,20 +20,27 @@ if TYPE_CHECKING:
 
 EXECUTABLE = b"tflexec1"
 """What an executable's file begins with; the last byte is the version of the format."""
+PREFIX = "tileflow."
+"""What the keys of those metadata begin with that tileflow writes and reads."""
 
 
 class Input(NamedTuple):
-    """An input as the file declares it."""
+    """An input as the file declares it; dims: as a `Port` of the importer has them."""
 
     name: str
     dtype: str
+    dims: tuple[int | str | None, ...] | None = None
 
 
 class ModelFile:
     """A file whose model is valid, as an earlier start has found or this one finds.
 
-    inputs: those of the model, without initializers. plain: all inputs and outputs are tensors of numbers.
+    inputs: those of the model, without initializers. outputs: their names. metadata: the entries that are tileflow's.
+    plain: all inputs and outputs are tensors of numbers.
     """
+
+    outputs: tuple[str, ...]
+    metadata: Mapping[str, str]
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Args:
@@ -45,6 +53,7 @@ class ModelFile:
         self._content = _content(self.path)
         self.digest = hashlib.sha256(self._content or b"").hexdigest()
         """Of the file's own content."""
+        self._readable = self._content is not None
         noted = None if self._content is None else notes.load(self._key)
         if noted is not None and not all((self.path.parent / file).is_file() for file in noted["external"]):
             noted = None                                    # there is a sentence for that
@@ -52,18 +61,22 @@ class ModelFile:
         """An earlier start has found it valid."""
         if noted is None:
             model = self.model
-            self.inputs = tuple(Input(port.name, port.dtype) for port in model.inputs)
+            self.inputs = tuple(Input(port.name, port.dtype, port.dims) for port in model.inputs)
+            self.outputs = tuple(port.name for port in model.outputs)
+            self.metadata = {key: text for key, text in model.metadata.items() if key.startswith(PREFIX)}
             self.plain = model.plain
             self._external = tuple(os.path.relpath(file, self.path.parent) for file in model.external_files)
         else:
-            self.inputs = tuple(Input(*each) for each in noted["inputs"])
+            self.inputs = tuple(Input(name, dtype, dims and tuple(dims)) for name, dtype, dims in noted["inputs"])
+            self.outputs, self.metadata = tuple(noted["outputs"]), noted["metadata"]
             self.plain, self._external = noted["plain"], tuple(noted["external"])
 
     def note(self) -> None:
         """Let later starts know of it, now that its parameters were found to be told apart, too."""
         if not self.known:
             self.known = True
-            notes.save(self._key, {"inputs": self.inputs, "plain": self.plain, "external": self._external})
+            notes.save(self._key, {"inputs": self.inputs, "outputs": self.outputs, "metadata": self.metadata,
+                                   "plain": self.plain, "external": self._external})
 
     @cached_property
     def model(self) -> OnnxModel:
@@ -73,6 +86,25 @@ class ModelFile:
         made = load_model(self.path) if self._content is None else parse_model(self._content, self.path)
         self._content = None                                # the model has all of it
         return made
+
+    @property
+    def described(self) -> OnnxModel | ModelFile:
+        """What says how messages call it, its inputs and its metadata."""
+        return self
+
+    @property
+    def where(self) -> str:
+        """How messages call this model."""
+        return str(self.path)
+
+    @cached_property
+    def digests(self) -> tuple[str, ...] | None:
+        """Of the content of the file, and of each file of external data; None where one of them cannot be read."""
+        if not self._readable:
+            return None
+        found = [_content(self.path.parent / name) for name in self._external]
+        whole = [hashlib.sha256(part).hexdigest() for part in found if part is not None]
+        return (self.digest, *whole) if len(whole) == len(found) else None
 
     @property
     def _key(self) -> str:

@@ -14,12 +14,15 @@ from ..precision.types import Precision
 from ..state import Session, declared, fitting
 from ..system.errors import OptionError
 from .data import Dataset
+from .front import answered
 from .host import Host, Progress
 from .model_file import Input, ModelFile
-from .source import Signature
+from .source import Flat, Signature, read_type, written_type
 from .stored import Stored
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ..graph import Graph
     from ..importers.onnx import OnnxModel, Port
     from ..importers.onnx.parameters import ResolvedModel
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
     from .training_cut import TrainingCut
 
 
-class OnnxSource:
+class OnnxSource(Flat):
     """An ONNX model, loaded or still in its file.
 
     as_written: for inference, too, batch normalisation and dropout are what the file says they are.
@@ -50,7 +53,8 @@ class OnnxSource:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy has the file and a session of its own; what was imported is imported again."""
-        return _again, (self.model.proto, self.model.path, self.options.clone(), self.session, self.as_written, self.stored)
+        return _again, (self.model.proto, self.model.path, self.options.clone(), self.session, self.as_written,
+                        self.stored)
 
     def with_options(self, options: Options) -> OnnxSource:
         return OnnxSource(self._given, options, self.session)
@@ -59,6 +63,11 @@ class OnnxSource:
     def file(self) -> ModelFile | None:
         """The file, where the model may still be in it."""
         return self._given if isinstance(self._given, ModelFile) else None
+
+    @property
+    def path(self) -> Path | None:
+        """Where the file is; None where the model came from none."""
+        return self._given.path
 
     @property
     def unresolved(self) -> OnnxModel:
@@ -88,6 +97,11 @@ class OnnxSource:
         return known
 
     @property
+    def described(self) -> OnnxModel | ModelFile:
+        """What says how messages call the model, its inputs and its metadata."""
+        return self._given.described if isinstance(self._given, ModelFile) else self._given
+
+    @property
     def inputs(self) -> Sequence[Input | Port]:
         """The inputs by name and element type, as the file declares them."""
         return self._given.inputs
@@ -100,6 +114,11 @@ class OnnxSource:
     @property
     def input_count(self) -> int | None:
         return len(self.inputs)
+
+    @property
+    def parameters(self) -> list[str]:
+        """The names of the inputs, in their order."""
+        return [port.name for port in self.inputs]
 
     def input_dtype(self, index: int, given: np.ndarray) -> str:
         if index >= len(self.inputs):
@@ -119,12 +138,22 @@ class OnnxSource:
         return self.imports.training_cut(host, progress)
 
     def signature(self, inputs: Sequence[TensorType], training: bool) -> Signature:
-        return self.imports.signature(inputs, training)
+        question = ["signature", [written_type(t) for t in inputs], training, *self.shaped_by()]
+        return answered(self.file, self.options, question, lambda: self.imports.signature(inputs, training),
+                        Signature.told, Signature.of_told)
 
     def input_types(self, data: Dataset | None = None) -> dict[str, TensorType]:
         """As the file declares them; rows settle open sizes that the options do not. A batch that the file fixes gives
         way to rows, and to the options where they say one."""
-        return self.imports.input_types(data)
+        samples = None if data is None else data.samples([port.name for port in self.inputs])
+        return answered(self.file, self.options, ["input types", samples, *self.shaped_by()],
+                        lambda: self.imports.input_types(data),
+                        lambda types: {name: written_type(t) for name, t in types.items()},
+                        lambda told: {name: read_type(t) for name, t in told.items()})
+
+    def shaped_by(self) -> list[Any]:
+        """What else than file and options shapes what the importer makes of it."""
+        return [self.as_written, self.session.ties, self.session.trainable]
 
     def names_for(self, data: Dataset) -> list[str]:
         return [port.name for port in self.inputs]
@@ -155,7 +184,8 @@ class OnnxSource:
                 lambda: self.session.declare(declared(imported.graph.states), imported.weights))
 
 
-def _again(proto: Any, path: Any, options: Options, session: Session, as_written: bool, stored: tuple[Stored, ...] = ()) -> OnnxSource:
+def _again(proto: Any, path: Any, options: Options, session: Session, as_written: bool,
+           stored: tuple[Stored, ...] = ()) -> OnnxSource:
     """A file's source out of a pickle, or copied."""
     from ..importers.onnx import wrap_model
     made = OnnxSource(wrap_model(proto, path), options, session, as_written)

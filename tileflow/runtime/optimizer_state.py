@@ -18,6 +18,7 @@ from ..optim import Optimizer, remembered
 from ..optim.schedules import is_state
 from ..state import Session
 from ..system.errors import CheckpointError
+from .shards import together, whole
 
 CLASS = "optimizer.class"
 COUNTS = ("updates", "micro_batches")
@@ -27,9 +28,11 @@ LISTED = 5
 
 
 def collect(session: Session, optimizer: Optimizer, states: Sequence[str]) -> dict[str, np.ndarray]:
-    """The state dict: copies, all after the same whole update. `states` names those of kind optimizer in the compiled program."""
+    """The state dict: copies, all after the same whole update; of several processes that divide states among them a
+    call of all. `states` names those of kind optimizer in the compiled program."""
     def read() -> dict[str, np.ndarray]:
-        found = {name: session[name].copy() for name in states}
+        divided = whole(session, states)
+        found = {name: divided[name] if name in divided else session[name].copy() for name in states}
         found |= {f"optimizer.{name}": np.array(value, np.float64) for name, value in remembered.numbers(optimizer).items()}
         found |= {f"optimizer.{name}.schedule": p.state() for name, p in remembered.with_state(optimizer).items()}
         found |= {f"optimizer.{name}": np.array(getattr(session, name), np.int64) for name in COUNTS}
@@ -71,10 +74,12 @@ def load(session: Session, optimizer: Optimizer, states: Sequence[str], tensors:
         raise CheckpointError(f"This optimizer state is not this model's: missing {_some(missing)}, unexpected {_some(unexpected)}; it belongs to "
                               "another model, or to an optimizer with other settings.")
     for name in states:
-        have, need = arrays[name], session[name]
-        if have.shape != need.shape or have.dtype != need.dtype:
+        have, dtype, shape = arrays[name], session[name].dtype, session.whole_shape(name)
+        if have.shape != shape or have.dtype != dtype:
             raise CheckpointError(f"This optimizer state is not this model's: {name!r} is {have.dtype}{list(have.shape)}, the model needs "
-                                  f"{need.dtype}{list(need.shape)}.")
+                                  f"{dtype}{list(shape)}.")
+    if any(name in session.parts for name in states):
+        together()
     counts = {name: _count(name, arrays[f"optimizer.{name}"]) for name in COUNTS}
     values = {name: _number(name, arrays[f"optimizer.{name}"]) for name in numbers if f"optimizer.{name}" in arrays}
     come_to = {name: arrays[f"optimizer.{name}.schedule"] for name in plateaus if f"optimizer.{name}.schedule" in arrays}
@@ -85,7 +90,7 @@ def load(session: Session, optimizer: Optimizer, states: Sequence[str], tensors:
     for name, state in come_to.items():
         plateaus[name].restore(state)
     for name in states:
-        session[name][...] = arrays[name]
+        session.write(name, arrays[name])
     for name, count in counts.items():
         setattr(session, name, count)
     session.version += 1

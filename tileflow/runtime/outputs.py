@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..memory.tensor import Tensor
-from ..options.options import Options
 from ..system.errors import OptionError, TileflowError
 from ..system.text import one_line
 
@@ -24,13 +23,6 @@ SHOWN = 1000
 """Characters of names in a sentence."""
 Shown = Callable[[np.ndarray], Any]
 """What a call returns of one output: of [micro-batches, *micro-batch shape]."""
-
-
-def mode_of(options: Options, training: bool) -> str:
-    """The output mode in force: `default` is final when training and all otherwise."""
-    if options.output_mode == "default":
-        return "final" if training else "all"
-    return options.output_mode
 
 
 def kept_once(program: Program, mode: str) -> frozenset[str]:

@@ -124,7 +124,8 @@ class Pieces:
 
     def engine(self, graph: Graph, weights: Mapping[str, np.ndarray]) -> Engine:
         """What runs the graph of a piece."""
-        return make_engine(self._compile(graph), self._session, weights, self._host, progress=self._progress, kept=False)
+        return make_engine(self._compile(graph), self._session, weights, self._host, progress=self._progress,
+                           kept=False)
 
 
 def _never() -> _Ready:

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..system.errors import ModelError
 from ..system.text import one_line
-from .data import Dataset, Roles, Scaling, Statistics, Wanted, roles_of, wanted_by
+from .data import Dataset, Roles, Scaling, Statistics, WantedImages, roles_of, wanted_by
+from .model_file import PREFIX, ModelFile
 
 if TYPE_CHECKING:
     from ..importers.onnx import OnnxModel
 
-PREFIX = "tileflow."
 INPUTS, LABEL, CLASSES, IMAGES, CATEGORIES = (PREFIX + name
                                               for name in ("inputs", "label", "classes", "images", "categories"))
 LONGEST = 1 << 20
@@ -68,7 +68,7 @@ class Preprocessing:
         return {key: None if text is None or len(text) > LONGEST else text for key, text in texts.items()}
 
     @classmethod
-    def of_file(cls, model: OnnxModel) -> Preprocessing:
+    def of_file(cls, model: OnnxModel | ModelFile) -> Preprocessing:
         """What a model's metadata say about its inputs; other entries are not looked at.
 
         Raises:
@@ -82,10 +82,10 @@ class Preprocessing:
                 scalings[name] = Scaling(float(said["scale"]), *(tuple(map(float, said[what] or ())) for what in ("mean", "std")))
             if said["statistics"] is not None:
                 statistics[name] = Statistics(rows=said["statistics"].pop("rows"), **{k: float(v) for k, v in said["statistics"].items()})
-        images = (wanted_by(model.inputs[0].dims) if len(model.inputs) == 1 else None) or Wanted()
+        images = (wanted_by(model.inputs[0].dims) if len(model.inputs) == 1 else None) or WantedImages()
         if (sizes := _value(metadata, IMAGES, where, _are_sizes)) is not None:
-            images = Wanted(images.channels or sizes[0], images.height or sizes[1], images.width or sizes[2],
-                            images.last)
+            images = WantedImages(images.channels or sizes[0], images.height or sizes[1], images.width or sizes[2],
+                                  images.last)
         roles = Roles(tuple(_value(metadata, INPUTS, where, _are_names) or ()),
                       _value(metadata, LABEL, where, _is_name), images,
                       {name: tuple(words) for name, words in

@@ -3,8 +3,9 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Callable, Hashable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..executable.engine import Engine
 from ..memory.types import TensorType
@@ -12,8 +13,9 @@ from ..options.options import Options
 from ..state import build
 from ..system.errors import DataError, ShapeError, TileflowError, TypeMismatchError, see
 from ..system.logs import logger
+from ..system.nested import Form, Results
 from ..system.spans import span
-from .executable import Recent, Signature
+from .executable import CallTypes, Recent
 from .outputs import Shown
 from .rows import Rows
 
@@ -31,17 +33,24 @@ class Compiled:
     outputs.
     """
 
-    def __init__(self, engine: Engine, signature: Signature, shown: list[Shown], anchors: tuple[str, ...],
-                 loss: str | None, compiled: Callable[[], compiler.Compilation]) -> None:
+    def __init__(self, engine: Engine, signature: CallTypes, shown: list[Shown], anchors: tuple[str, ...],
+                 loss: str | None, compiled: Callable[[], compiler.Compilation], form: Form | None = None,
+                 results: Results | None = None) -> None:
         """Args:
             loss: the name of the output that is the loss.
             compiled: gives the compilation that the engine comes from, made anew where an earlier start has kept only
                 what runs.
+            form, results: how arguments and results of calls are nested; None: arrays one after the other.
         """
+        self.form, self.results = form, results
         self.engine, self.signature, self.shown, self.anchors = engine, signature, shown, anchors
         self.loss = None if loss is None else [v.name for v in engine.outputs].index(loss)
         self._compiled, self._lock = compiled, threading.Lock()
         self._compilation: compiler.Compilation | None = None
+
+    def is_of(self, form: Form | None) -> bool:
+        """Calls of this form run it, if their arrays fit."""
+        return form is self.form or (form is not None and self.form is not None and form.key == self.form.key)
 
     @property
     def compilation(self) -> compiler.Compilation:
@@ -103,13 +112,14 @@ class Programs:
         self._kept.clear()
         self.current = self.absent = None
 
-    def check_types(self, types: tuple[TensorType, ...]) -> None:
+    def check_types(self, types: tuple[TensorType, ...], key: Hashable, form: Form | None) -> None:
         """The sentence for arrays of other types than those the model was compiled for, where these are fixed; or for
-        what is no call at all."""
-        if not self._fixed or self.current is None or types in self._kept:
+        what is no call at all. Calls of another form are another program."""
+        alike = next((made for made in reversed(self._kept.values()) if made.is_of(form)), None)
+        if not self._fixed or alike is None or key in self._kept:
             return
         self._rows.micro_types(types)
-        expected, names = self.required().signature.types, [v.name for v in self.required().engine.image.inputs]
+        expected, names = alike.signature.types, [v.name for v in alike.engine.image.inputs]
         if len(types) != len(expected):
             raise DataError(f"Number of inputs mismatch: expected {len(expected)} but got {len(types)}; {HINT}")
         for name, want, got in zip(names, expected, types, strict=False):
@@ -127,3 +137,16 @@ class Programs:
             return
         name = next((n for n in seen if kinds.get(n) != seen[n]), next(iter(kinds), ""))
         raise ShapeError(f"Shape mismatch for {name}: expected {seen.get(name)} but got {kinds.get(name)}; {HINT}")
+
+
+def later(make: Callable[[tuple[TensorType, ...]], tuple[compiler.Compilation, Any]],
+          types: tuple[TensorType, ...]) -> Callable[[], compiler.Compilation]:
+    """What makes the compilation that an earlier start has kept the outcome of, by a model's method; the model is alive
+    when somebody asks for it, and not by that."""
+    built = weakref.WeakMethod(make)
+
+    def compiled() -> compiler.Compilation:
+        method = built()
+        assert method is not None
+        return method(types)[0]
+    return compiled

@@ -26,7 +26,8 @@ def wanted(stream: TextIO) -> bool:
 
 
 def make_bar(stream: TextIO, **settings: Any) -> Any:
-    """A bar of tqdm's: in a notebook the one that fits what is installed there (ipywidgets or text), else a line of text."""
+    """A bar of tqdm's: in a notebook the one that fits what is installed there (ipywidgets or text), else a line of
+    text."""
     if not in_notebook():
         return tqdm(file=stream, **settings)
     with warnings.catch_warnings():
@@ -57,7 +58,8 @@ class CompileBar:
         from ..kernels.machine import cache
         cache.on_compile.append(self._compiled.append)
         self._began = time.monotonic()
-        self._bar = make_bar(self.stream, total=total, unit="kernel", leave=False, disable=not self.bars, delay=BAR_DELAY,
+        self._bar = make_bar(self.stream, total=total, unit="kernel", leave=False, disable=not self.bars,
+                             delay=BAR_DELAY,
                          bar_format="{desc}: {n_fmt}/{total_fmt} |{bar}| {elapsed}")
 
     def close(self) -> None:
@@ -70,15 +72,18 @@ class CompileBar:
         self._bar = None
         seconds = time.monotonic() - self._began
         if self._compiled and self.bars and seconds > BAR_DELAY:
-            say(f"Compiled {len(self._compiled)} kernels in {seconds:.1f} s; the next start reads them from {cache.folder()}.", self.stream)
+            say(f"Compiled {len(self._compiled)} kernels in {seconds:.1f} s; the next start reads them from "
+                f"{cache.folder()}.", self.stream)
         self._compiled = []
 
 
 class TuneBar:
-    """A bar over the programs that a search analyses. Call it with (programs analysed, at most, best setting so far)."""
+    """A bar over the programs that a search analyses. Call it with (programs analysed, at most, best setting so
+    far)."""
 
     def __init__(self, bars: bool, stream: TextIO | None = None) -> None:
-        self._bar = make_bar(stream or sys.stderr, total=0, unit="program", leave=False, disable=not bars, desc="Tuning",
+        self._bar = make_bar(stream or sys.stderr, total=0, unit="program", leave=False, disable=not bars,
+                             desc="Tuning",
                          bar_format="{desc}: {n_fmt} of at most {total_fmt} |{bar}| {elapsed} {postfix}")
 
     def __call__(self, done: int, most: int, best: str) -> None:
@@ -95,7 +100,8 @@ class ExploreBar:
     """A bar over the settings of an exploration. Call it with (settings tried, how many, the fastest so far)."""
 
     def __init__(self, bars: bool, stream: TextIO | None = None) -> None:
-        self._bar = make_bar(stream or sys.stderr, total=0, unit="setting", leave=False, disable=not bars, desc="Exploring", mininterval=0,
+        self._bar = make_bar(stream or sys.stderr, total=0, unit="setting", leave=False, disable=not bars,
+                             desc="Exploring", mininterval=0,
                          bar_format="{desc}: {n_fmt} of {total_fmt} |{bar}| {elapsed}<{remaining} {postfix}")
 
     def __call__(self, done: int, count: int, best: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Literal, NoReturn
 
 import numpy as np
 
-from ..loss import ClassLoss, IdentityLoss, Loss, NumberLoss, Part, SeveralLosses, SoftClassLoss, WeightedLoss
+from ..loss import ClassLoss, IdentityLoss, Loss, NumberLoss, OutputLoss, SeveralLosses, SoftClassLoss, WeightedLoss
 from ..loss.dice import BinaryDiceLoss, DiceLoss
 from ..loss.focal import FocalLoss
 from ..loss.numbers import HuberLoss
@@ -42,8 +42,9 @@ class CompiledLoss(Loss):
     takes: Literal["classes", "numbers", "nothing", "anything"] = "anything"      # type: ignore[misc]
 
     def _absent(self) -> NoReturn:
-        raise UnsupportedError(f"The loss {self.name} is compiled into the executable, which has nothing else of it: give the loss to "
-                               "tileflow.training_model with the model itself, to compile it for other shapes or to measure with it.")
+        raise UnsupportedError(f"The loss {self.name} is compiled into the executable, which has nothing else of it: "
+                               "give the loss to tileflow.training_model with the model itself, to compile it for "
+                               "other shapes or to measure with it.")
 
     def __call__(self, b: Any, outputs: Any) -> NoReturn:
         self._absent()
@@ -79,12 +80,13 @@ def loss_of(data: Any, outputs: int, depth: int = NESTED) -> Loss:
         return WeightedLoss(loss_of(_field(fields, "inner"), outputs, depth - 1))
     if kind is SeveralLosses:
         parts = _field(fields, "parts")
-        if type(parts) is not list or not parts or not all(type(p) is dict and p.keys() == {"part", "loss"} for p in parts):
+        if type(parts) is not list or not parts or not all(type(p) is dict and p.keys() == {"part", "loss"}
+                                                           for p in parts):
             raise Fault("the loss", f"is {shown(data)}")
         own = [read(p["part"], tuple[str, int, float], "the loss") for p in parts]
         if not all(0 <= place < outputs for _, place, _ in own):
             raise Fault("the loss", f"is of an output that is not there: {shown(data)}")
-        return SeveralLosses(tuple(Part(output, place, loss_of(p["loss"], outputs, depth - 1), factor)
+        return SeveralLosses(tuple(OutputLoss(output, place, loss_of(p["loss"], outputs, depth - 1), factor)
                                    for p, (output, place, factor) in zip(parts, own, strict=True)))
     found: Loss = read(fields, kind, "the loss")
     return found
@@ -198,7 +200,8 @@ def _value(data: Any, depth: int = 0) -> Any:
         return data
     if data.keys() == {"float"} and data["float"] in ("inf", "-inf"):
         return float(data["float"])
-    kind = _named(_SCHEDULES, data["schedule"]) if data.keys() == {"schedule", "fields"} and type(data["fields"]) is dict else None
+    kind = _named(_SCHEDULES, data["schedule"]) if data.keys() == {"schedule",
+                                                                   "fields"} and type(data["fields"]) is dict else None
     if kind is None:
         raise Fault("the optimizer", f"has {shown(data)}, which is no attribute")
     fields = {name: _value(x, depth + 1) for name, x in data["fields"].items()}
@@ -209,5 +212,6 @@ def structure_data(optimizer: Optimizer) -> dict[str, Any]:
     """What of an optimizer is compiled in, in JSON's types: two with the same can take each other's place."""
     found = optimizer.structure()
     groups = [list(group.own) for group in optimizer.param_groups]
-    made: dict[str, Any] = json.loads(json.dumps({**found, "class": type(optimizer).__name__, "groups": groups}, default=str))
+    made: dict[str, Any] = json.loads(json.dumps({**found, "class": type(optimizer).__name__, "groups": groups},
+                                                 default=str))
     return made

@@ -45,7 +45,8 @@ class Rows:
             if rows % count or rows == 0:
                 raise ShapeError(
                     f"Invalid batch dimension: in the input {list(t.shape)}, the batch dimension ({rows}) must be a "
-                    f"positive multiple of {by} = {count}, because it is divided by that to give the micro-batch.{see('batching')}")
+                    f"positive multiple of {by} = {count}, because it is divided by that to give the "
+                    f"micro-batch.{see('batching')}")
             result.append(t if not t.rank else t.with_shape((rows // count, *t.shape[1:])))
         return tuple(result)
 

@@ -45,7 +45,7 @@ FIGURES: dict[str, Callable[[Any], bool]] = {
 
 
 @dataclass
-class Position:
+class RunPosition:
     """How far a run has come."""
 
     updates: int
@@ -127,7 +127,7 @@ def checkpoint_of(folder: Path, resume: str | bool, say: Callable[[str], None]) 
     return None
 
 
-def save_run(path: Path, tensors: Mapping[str, np.ndarray], at: Position, fingerprint: Mapping[str, Any]) -> None:
+def save_run(path: Path, tensors: Mapping[str, np.ndarray], at: RunPosition, fingerprint: Mapping[str, Any]) -> None:
     """Write the checkpoint of a run; CheckpointError where that fails, with the one there before intact."""
     save_tensors(path, tensors, {"tileflow": json.dumps({"format": FORMAT, **asdict(at), "run": fingerprint})}, follow=False)
 
@@ -140,7 +140,7 @@ def remove(path: Path) -> None:
         raise CheckpointError(f"Cannot remove {path}: {error.strerror or error}.") from None
 
 
-def load_run(path: Path) -> tuple[dict[str, np.ndarray], Position, dict[str, Any]]:
+def load_run(path: Path) -> tuple[dict[str, np.ndarray], RunPosition, dict[str, Any]]:
     """The tensors of a checkpoint, where its run was, and the fingerprint of the run.
 
     Raises:
@@ -162,7 +162,8 @@ def load_run(path: Path) -> tuple[dict[str, np.ndarray], Position, dict[str, Any
         if not all(map(_is_count, (*numbers, short))) or short > min(SHORT, numbers[-1]):
             raise ValueError("position")
         history = [_record(Epoch, e) for e in state["history"]]
-        at = Position(*numbers, running=_record(Running, state["running"]), history=history, short_updates=short, **_of_callbacks(state))
+        at = RunPosition(*numbers, running=_record(Running, state["running"]), history=history, short_updates=short,
+                         **_of_callbacks(state))
         if at.begun < 0:                                    # of a file that does not say
             at.begun = at.epoch + (at.updates_in_epoch > 0)
         if [e.epoch for e in at.history] != list(range(1, len(at.history) + 1)) or len(at.history) != at.epoch:
@@ -176,10 +177,11 @@ def load_run(path: Path) -> tuple[dict[str, np.ndarray], Position, dict[str, Any
 def _of_callbacks(state: Mapping[str, Any]) -> dict[str, Any]:
     """What callbacks and evaluations have left in a checkpoint's table; ValueError where it is not of its kind."""
     kinds: dict[str, Callable[[Any], bool]] = {
-        **dict.fromkeys(("begun", "evaluated"), lambda n: n == -1 or _is_count(n)), "figures": FIGURES["dict[str, float | None]"],
-        "stopped": FIGURES["str"], "stopped_by": FIGURES["str"],
+        **dict.fromkeys(("begun", "evaluated"), lambda n: n == -1 or _is_count(n)),
+        "figures": FIGURES["dict[str, float | None]"], "stopped": FIGURES["str"], "stopped_by": FIGURES["str"],
         "rates_set": lambda table: isinstance(table, dict) and all(_is_number(x) and x >= 0 for x in table.values()),
-        "pending": lambda rows: isinstance(rows, list) and all(isinstance(r, list) and [type(x) for x in r] == [str, bool, bool] for r in rows),
+        "pending": lambda rows: isinstance(rows, list)
+        and all(isinstance(r, list) and [type(x) for x in r] == [str, bool, bool] for r in rows),
         "callbacks": lambda table: isinstance(table, dict) and all(isinstance(x, dict) for x in table.values())}
     found = {name: state[name] for name in kinds if name in state}
     for name, value in found.items():

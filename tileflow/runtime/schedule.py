@@ -7,7 +7,7 @@ from typing import NamedTuple
 from ..options.options import Options
 
 
-class Step(NamedTuple):
+class UpdateCall(NamedTuple):
     """A call of one update."""
 
     micro_batch: int
@@ -30,7 +30,7 @@ class CallSchedule:
     calls: int
     updates: int
     rows: int
-    rest: tuple[Step, ...]
+    rest: tuple[UpdateCall, ...]
 
     @classmethod
     def of(cls, rows: int, options: Options) -> CallSchedule:
@@ -38,13 +38,14 @@ class CallSchedule:
         calls, left = divmod(rows, options.combined_batch_size)
         if options.max_batches is not None and calls >= options.max_batches:
             calls, left = options.max_batches, 0
-        rest: list[Step] = []
+        rest: list[UpdateCall] = []
         if not options.drop_last:
             whole, left = divmod(left, options.global_batch_size)
             micro_batches, alone = divmod(left, options.micro_batch_size)
-            rest = [Step(options.micro_batch_size, options.gradient_accumulation, options.replication_factor)] * whole
-            rest += [Step(options.micro_batch_size, micro_batches)] if micro_batches else []
-            rest += [Step(alone, 1)] if alone else []
+            rest = [UpdateCall(options.micro_batch_size, options.gradient_accumulation,
+                               options.replication_factor)] * whole
+            rest += [UpdateCall(options.micro_batch_size, micro_batches)] if micro_batches else []
+            rest += [UpdateCall(alone, 1)] if alone else []
         return cls(calls, options.device_iterations, options.global_batch_size, tuple(rest))
 
     @property

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..executable.engine import Engine
 from ..memory.types import TensorType
+from ..options.registries import LOSSES
 from ..state import Session
 from .executable import keeps, kept_engine, make_engine
 from .host import Host, Progress
@@ -38,9 +39,11 @@ class Stored:
     def description(self) -> Description:
         """Of the model that it was exported from."""
         header = self.opened.header
-        return {"model": header.model, "options": compiled_options(self.opened.options), "anchored": list(header.anchored),
+        return {"model": header.model, "options": compiled_options(self.opened.options),
+                "anchored": list(header.anchored),
                 "types": [[dtype, list(shape)] for dtype, shape in header.types], "loss": header.loss,
-                "structure": header.structure}
+                "structure": header.structure,
+                "form": header.form["arguments"] if isinstance(header.form, dict) and "names" in header.form else None}
 
     @property
     def types(self) -> tuple[TensorType, ...]:
@@ -61,6 +64,8 @@ class Stored:
             return f"was compiled with the optimizer {_shown(own['structure'])}, and this model's has other settings that are compiled in"
         if own["anchored"] != wanted["anchored"]:
             return f"keeps the values {own['anchored']}, and this model {wanted['anchored']}"
+        if own["form"] != wanted["form"]:
+            return "was compiled for arguments that are nested otherwise, or for other constants"
         if own["types"] != wanted["types"]:
             return f"takes {self.takes}, and this call has {', '.join(f'{dtype}{shape}' for dtype, shape in wanted['types'])}"
         return None
@@ -69,10 +74,12 @@ class Stored:
     def takes(self) -> str:
         """The arrays of a call, in a sentence."""
         header = self.opened.header
-        return ", ".join(f"{t.name} {dtype}{list(shape)}" for t, (dtype, shape) in zip(header.inputs, header.types, strict=True))
+        return ", ".join(f"{t.name} {dtype}{list(shape)}"
+                         for t, (dtype, shape) in zip(header.inputs, header.types, strict=True))
 
     def lacks(self, states: Mapping[str, np.ndarray]) -> str | None:
-        """Which weight or buffer of the program is not among some states, as the end of a sentence; None where all are."""
+        """Which weight or buffer of the program is not among some states, as the end of a sentence; None where all
+        are."""
         for s in self.opened.header.states:
             if s.kind in ("parameter", "buffer") and s.role != "replica":
                 found = states.get(s.name)
@@ -114,10 +121,17 @@ class Stored:
 def compiled_options(options: Any) -> dict[str, Any]:
     """The options that shape a program and are told nowhere else in a description, as plain values."""
     values = options.to_dict()
-    return {d.name: values[d.name] for d in options.declared().values() if d.is_compiled and d.name not in _TOLD and d.group != "optimizer"}
+    return {d.name: values[d.name]
+            for d in options.declared().values() if d.is_compiled and d.name not in _TOLD and d.group != "optimizer"}
 
 
-_TOLD = ("micro_batch_size", "dims", "loss", "ignore_index", "class_weights", "label_smoothing", "class_axis", "anchored_tensors")
+def told_options(options: Any) -> dict[str, Any]:
+    """The options that calls look at, as an executable says them."""
+    return {name: told for name, told in options.told().items() if (d := options.declared()[name]).is_compiled
+            or d.live}
+
+
+_TOLD = ("micro_batch_size", "dims", LOSSES.option, *LOSSES.own, "anchored_tensors")
 """The types, the loss and the anchors say what these come to; so does the optimizer, which is a group."""
 
 

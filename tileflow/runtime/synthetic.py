@@ -47,7 +47,8 @@ def made_up(source: Source, options: Options) -> Dataset:
 
 def _values(dtype: np.dtype, shape: tuple[int, ...], options: Options, draw: np.random.Generator) -> np.ndarray:
     """Zeros, or normal numbers in place of floating ones."""
-    budget.require(int(np.prod(shape, dtype=object)) * max(dtype.itemsize, 4), "Made-up rows", "give fewer rows, or a smaller micro_batch_size")
+    budget.require(int(np.prod(shape, dtype=object)) * max(dtype.itemsize, 4), "Made-up rows",
+                   "give fewer rows, or a smaller micro_batch_size")
     if dtype.kind != "f" or options.synthetic_data == "zeros":
         return np.zeros(shape, dtype)
     return draw.standard_normal(shape, np.float32).astype(dtype, copy=False)

@@ -2,6 +2,7 @@
 what the engine does."""
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import warnings
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ from ..graph import Graph, TensorType, needed_for, type_of
 from ..graph.digest import digest
 from ..graph.region import draws, evaluated
 from ..importers.onnx import FileForm, OnnxModel, UnsupportedNodesError, graph_model, load_model
-from ..importers.onnx.export import export_model, rehearse_export, set_metadata, write_model
+from ..importers.onnx.export import export_model, raw_bytes, rehearse_export, set_metadata, write_model
 from ..importers.onnx.hosted import is_plain
 from ..options.options import Options
 from ..program.batching import Batching
@@ -43,7 +44,8 @@ FLIPPED = 0.01
 
 
 def write_trained(source: Source, weights: Mapping[str, np.ndarray], path: Path, options: Options, inputs: Sequence[np.ndarray],
-                  metadata: Mapping[str, str | None] | None = None, progress: Progress | None = None, form: FileForm | None = None) -> None:
+                  metadata: Mapping[str, str | None] | None = None, progress: Progress | None = None,
+                  form: FileForm | None = None) -> bool:
     """Write the model of `source` with `weights` and `metadata` to `path`, in the form that `options.keep_training_mode` asks for, and check it.
 
     The new file is read again, and its outputs for `inputs` (a micro-batch) are compared with the engine's before it takes the place of an
@@ -52,8 +54,13 @@ def write_trained(source: Source, weights: Mapping[str, np.ndarray], path: Path,
     Args:
         form: of a network of layers: how it becomes a file.
 
+    Returns:
+        whether the file, read again, is the very graph that the source is, so that with other weights it would be as
+        right.
+
     Raises:
-        ModelError: what was asked is for other models, there is no file or network, or the new file computes something else; nothing is written.
+        ModelError: what was asked is for other models, there is no file or network, or the new file computes something
+            else; nothing is written.
         UnsupportedError: ONNX has no words for a layer of the network.
         CheckpointError: the file cannot be written.
     """
@@ -61,24 +68,30 @@ def write_trained(source: Source, weights: Mapping[str, np.ndarray], path: Path,
         if options.keep_training_mode:
             raise ModelError(f"The network {type(source.net).__name__} is written in the form for inference only; leave keep_training_mode out.")
         write_network(source, weights, path, options, inputs, form or FileForm(), metadata, progress)
-        return
+        return False
     if not isinstance(source, OnnxSource):
-        raise ModelError("The model has no ONNX file to write its weights into: it is a program out of an executable, or a module of PyTorch's. "
-                         "Write the file where the model is, or save() another executable; an executable of an ONNX file has that file in it.")
+        raise ModelError("The model has no ONNX file to write its weights into: it is a program out of an executable, "
+                         "or a module of PyTorch's. Write the file where the model is, or save() another executable; "
+                         "an executable of an ONNX file has that file in it.")
     if form is not None:
         raise ModelError(f"{source.model.where} is an ONNX file, which keeps its opset, its names and its sizes; leave out what would change them.")
     run = _plain(options)
     expected = _outputs(source, run, inputs, progress)
+    alike = False
 
     def check(new: Path) -> None:
+        nonlocal alike
         written = _read_again(load_model(new), source, run, not options.keep_training_mode)
         for name, found in _outputs(written, run, inputs, progress).items():
             _compare(name, expected[name], found, path)
+        with contextlib.suppress(UnsupportedError):               # sizes in it follow from data
+            alike = _are_alike(source, written, _given(source, inputs))
     export_model(source.model, weights, path, keep_training_mode=options.keep_training_mode, metadata=metadata, check=check)
+    return alike
 
 
 def rehearse(source: OnnxSource, path: Path, options: Options, inputs: Sequence[np.ndarray],
-             metadata: Mapping[str, str | None] | None = None) -> None:
+             metadata: Mapping[str, str | None] | None = None) -> int:
     """Raise what `write_trained` would raise for `path`, as far as that can be known before the weights are trained. Nothing is written or compiled.
 
     The file is made in memory and read again. Where both readings are one graph there is nothing to compare; else the operators' references compute
@@ -86,6 +99,9 @@ def rehearse(source: OnnxSource, path: Path, options: Options, inputs: Sequence[
 
     Args:
         inputs: a micro-batch.
+
+    Returns:
+        the bytes of the file's tensors.
 
     Raises:
         ModelError: what would be written is not valid, or computes something else.
@@ -96,18 +112,24 @@ def rehearse(source: OnnxSource, path: Path, options: Options, inputs: Sequence[
     written = _read_again(model, source, run, not options.keep_training_mode)
     arrays = _given(source, inputs)
     try:
-        if len({digest(_stateless(s, arrays)) for s in (source, written)}) == 1:
-            return
+        if _are_alike(source, written, arrays):
+            return raw_bytes(model.proto)
         if all(port.dims and not isinstance(port.dims[0], int) for port in source.model.inputs):
             arrays = [a[:1] for a in arrays]
         graphs = [_stateless(s, arrays, with_weights=True) for s in (source, written)]
     except UnsupportedNodesError as error:
         if not is_cut(error):
             raise
-        return                                          # sizes in it follow from data: only a run of its pieces shows what it computes
+        return raw_bytes(model.proto)                   # sizes in it follow from data: only a run of its pieces shows what it computes
     expected, found = (evaluated(graph, arrays) for graph in graphs)
     for value, a, b in zip(graphs[0].outputs, expected, found, strict=True):
         _compare(value.name, a, b, path)
+    return raw_bytes(model.proto)
+
+
+def _are_alike(source: OnnxSource, written: OnnxSource, inputs: Sequence[np.ndarray]) -> bool:
+    """Both compute the same of these inputs, whatever the weights are."""
+    return len({digest(_stateless(s, inputs)) for s in (source, written)}) == 1
 
 
 def _stateless(source: OnnxSource, inputs: Sequence[np.ndarray], with_weights: bool = False) -> Graph:
@@ -139,7 +161,8 @@ def _drawn(source: OnnxSource | NetSource, inputs: Sequence[np.ndarray]) -> tupl
     return graph, initial
 
 
-def write_network(source: NetSource, weights: Mapping[str, np.ndarray], path: Path, options: Options, inputs: Sequence[np.ndarray], form: FileForm,
+def write_network(source: NetSource, weights: Mapping[str, np.ndarray], path: Path, options: Options,
+                  inputs: Sequence[np.ndarray], form: FileForm,
                   metadata: Mapping[str, str | None] | None = None, progress: Progress | None = None) -> None:
     """Write a network of layers as it is for inference, with `weights`; see `write_trained`.
 

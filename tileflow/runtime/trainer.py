@@ -39,9 +39,10 @@ from .evaluate import Evaluator
 from .failure import none_counted, untrained
 from .fingerprint import changed_attributes, differences, fingerprint, loss_scaling
 from .history import Epoch, Running
-from .run_folder import CHECKPOINT, FAILED, Position, load_run, remove, save_run
+from .run_folder import CHECKPOINT, FAILED, RunPosition, load_run, remove, save_run
 from .run_settings import resume_command
-from .schedule import CallSchedule, Step
+from .schedule import CallSchedule, UpdateCall
+from .shards import to_first
 from .stop import asked_by_signals
 from .training_model import TrainingModel
 
@@ -84,19 +85,16 @@ class Trainer:
                                  augment=self.augment)
         batch = self.options.combined_batch_size
         self.schedule = CallSchedule.of(len(self.train) // batch * batch if self.train.is_open else len(self.train), self.options)
-        self._rest: dict[Step, TrainingModel] = {}
-        self._length = self.schedule.length
-        """Updates of an epoch; of data that end where they end, those of the last one."""
-        self._told = False
-        """Somebody was told that lengths change."""
-        self._evaluated, self._figures = -1, dict[str, float | None]()
-        """The update at which the test data were measured last, and what was found."""
+        self._rest: dict[UpdateCall, TrainingModel] = {}
+        self._length = self.schedule.length         # updates of an epoch; of data that end where they end, those of the last one
+        self._told = False                          # somebody was told that lengths change
+        self._evaluated, self._figures = -1, dict[str, float | None]()          # the update at which the test data were measured last, and how
         self._group = current()
         self._stop = threading.Event()
         """The run ends early: of several processes, all have agreed to, after a signal has asked one of them."""
         self._asked = None if self._group is None else threading.Event()
         self.loader.stop = self._stop.is_set if self._group is None else None
-        self.evaluator = Evaluator(self.model, self.callbacks.compiling, lambda: self._stop.is_set())
+        self.evaluator = Evaluator(self.model, self.callbacks.compiling, lambda: (self._asked or self._stop).is_set())
         self.run_handle = TrainingRun(self.model, self.folder, self.options, self.callbacks.say, self.options.epochs, rates=self.rates,
                                       history=self.history)
 
@@ -120,14 +118,15 @@ class Trainer:
             OptionError: the model cannot take the rows that fill no micro-batch.
         """
         o = self.options
-        self._compile(Step(o.micro_batch_size, o.gradient_accumulation * o.device_iterations, o.replication_factor), self.model)
+        accumulation = o.gradient_accumulation * o.device_iterations
+        self._compile(UpdateCall(o.micro_batch_size, accumulation, o.replication_factor), self.model)
         for step in self.schedule.rest:
             self._model_of(step)
         _ = self._fingerprint                       # of the model for these rows, whatever lengths come
         if self.test is not None:
             self.evaluator.prepare(self.test)
 
-    def _model_of(self, step: Step) -> TrainingModel:
+    def _model_of(self, step: UpdateCall) -> TrainingModel:
         """The model of a call of one update, compiled; data that end before they said have one that nobody foresaw."""
         if step not in self._rest:
             options = self.options.clone(micro_batch_size=step.micro_batch, gradient_accumulation=step.accumulation, device_iterations=1,
@@ -137,7 +136,7 @@ class Trainer:
             self._rest[step] = model
         return self._rest[step]
 
-    def _compile(self, step: Step, model: TrainingModel) -> None:
+    def _compile(self, step: UpdateCall, model: TrainingModel) -> None:
         per_epoch = None if self.train.is_open and self.options.max_batches is None else self.schedule.length
         model.stop = lambda: (self._asked or self._stop).is_set()
         ends = [n for n in (self.options.max_updates, None if per_epoch is None else self.options.epochs * per_epoch) if n is not None]
@@ -164,7 +163,7 @@ class Trainer:
             NoUpdateError: no update of the last epoch counted; the state is saved.
             CheckpointError: a checkpoint would not fit on the disk, which is found before anything is trained, or cannot be written.
         """
-        require_space(self.folder, sum(a.nbytes for a in self.session.lasting().values()), "A checkpoint of this run")
+        require_space(self.folder, sum(self.session.nbytes_of(name) for name in self.session.lasting()), "A checkpoint of this run")
         if self._group is not None:
             same_run(self._group, self._fingerprint)
         self._begin()
@@ -179,7 +178,7 @@ class Trainer:
                     self._epoch()
             except BaseException as error:
                 if isinstance(error, Exception) and not isinstance(error, DataError):
-                    if isinstance(error, (WeightsLostError, ProcessError)):
+                    if isinstance(error, (WeightsLostError, ProcessError)) or self.session.parts:
                         error.add_note(self._last_good())
                     elif self.session.updates:
                         error.add_note(self._save_failed())
@@ -220,8 +219,9 @@ class Trainer:
             self.evaluator.close()
             run.metrics.update(self._logs(run.partial))
         self.callbacks.call("on_train_end", run.metrics)
+        states = to_first(self.session, any(not r.gone for r in run.requests))
         for name, onnx, gone in run.requests:
-            self._keep(name, onnx, gone)
+            self._keep(name, onnx, gone, states)
         run.requests.clear()
         if run.stopped is not None:
             self.callbacks.say(f"The run ended early: {run.stopped}.")
@@ -321,6 +321,8 @@ class Trainer:
         assert self.test is not None
         with averaged(self.session):
             figures = self.evaluator.measure(self.test)
+        if figures is None:
+            self._stop.set()                        # somebody has asked a process to end
         return None if self._stop.is_set() else figures
 
     def _note(self, figures: Mapping[str, float | None] | None) -> None:
@@ -378,22 +380,22 @@ class Trainer:
     def _carry_out(self) -> None:
         """Save what callbacks have asked for, the run's own checkpoint last. What fails stays asked for."""
         asked = self.run_handle.requests
-        own = any(not r.name for r in asked)
+        own, states = any(not r.name for r in asked), to_first(self.session, any(not r.gone for r in asked))
         asked[:] = [*(r for r in asked if r.name and not r.gone), *(r for r in asked if r.gone)]
         while asked:
-            self._keep(*asked[0])
+            self._keep(*asked[0], states)
             del asked[0]
         if own:
-            self.save()
+            self.save(states=states)
 
-    def _keep(self, name: str, onnx: bool, gone: bool) -> None:
+    def _keep(self, name: str, onnx: bool, gone: bool, states: Mapping[str, np.ndarray]) -> None:
         """Do one thing that was asked for."""
         paths = [self.folder / f"{name}{ending}" for ending in (".safetensors", ".onnx")]
         if gone:
             for path in paths:
                 remove(path)
             return
-        self.save(paths[0].name if name else CHECKPOINT)
+        self.save(paths[0].name if name else CHECKPOINT, states)
         if onnx and name:
             if self.write_model is None:
                 raise OptionError("The model of this run is no ONNX file; keep checkpoints without onnx, and write it with result.save_onnx.")
@@ -413,7 +415,7 @@ class Trainer:
         """All updates of an epoch were skipped."""
         return 0 < self._length <= record.skipped
 
-    def _last(self, batch: tuple[np.ndarray, ...], rest: Sequence[Step], done: int) -> None:
+    def _last(self, batch: tuple[np.ndarray, ...], rest: Sequence[UpdateCall], done: int) -> None:
         """The rows at the end that fill no call, after so many updates of them."""
         row = 0
         for i, step in enumerate(rest):
@@ -430,8 +432,7 @@ class Trainer:
             ends = [now - now % n + n for n in every if n]
             asked = self.callbacks.next_update(now)
             asked = asked if self._group is None else self._group.told(asked, "when callbacks have the word")
-            ends += [] if asked is None else [asked]
-            self._call(model, batch, first, min([updates, *(first + end - now for end in ends)]), short)
+            self._call(model, batch, first, min([updates, *(first + end - now for end in (*ends, asked) if end is not None)]), short)
             first = model.engine.completed
 
     def _call(self, model: TrainingModel, batch: tuple[np.ndarray, ...], first_update: int, last_update: int, short: bool) -> None:
@@ -450,10 +451,9 @@ class Trainer:
         engine = model.engine
         if self._group is not None and engine.completed < last_update:
             self._stop.set()
-        accumulation = model.program.batching.per_update
-        rows = self.train.counted(batch) if self.train.whole else model.program.batching.micro_batch
-        updates = engine.completed - first_update
-        if updates <= 0:
+        accumulation = model.batching.per_update
+        rows = self.train.counted(batch) if self.train.whole else model.batching.micro_batch
+        if (updates := engine.completed - first_update) <= 0:
             return
         done = slice(first_update * accumulation, engine.completed * accumulation)
         losses = model.last_losses[done] if model.last_losses is not None else np.zeros(0)
@@ -462,7 +462,7 @@ class Trainer:
         logs = Logs(losses=losses.reshape(updates, -1).astype(np.float64).mean(1), learning_rates=rates, samples=(done.stop - done.start) * rows)
         r = self.running
         r.skipped += model.skipped_updates - skipped
-        if model.program.skips:
+        if model.scaling.skip:
             r.unmeasured += rows * int(np.count_nonzero(~np.isfinite(losses)))
             losses = losses[np.isfinite(losses)]
         r.loss = float(np.add.accumulate(np.append(r.loss, losses.astype(np.float64) * rows))[-1])          # one by one, wherever a call ends
@@ -498,26 +498,27 @@ class Trainer:
 
     # ---- what survives
 
-    def save(self, name: str = CHECKPOINT) -> Path:
-        """Write weights, optimizer states, the position in the data and what callbacks have come to; returns the checkpoint's path."""
+    def save(self, name: str = CHECKPOINT, states: Mapping[str, np.ndarray] | None = None) -> Path:
+        """Write weights, optimizer states (`states`: those that processes divide), the position and what callbacks have come to; the path."""
         path, run = self.folder / name, self.run_handle
+        states = to_first(self.session) if states is None else states
         if self._group is not None and not self._group.is_first:
             return path
 
         def write() -> None:
             plain, arrays = self.callbacks.state()
             pending = [] if name not in (CHECKPOINT, FAILED) else [list(r) for r in run.requests]
-            at = Position(self.session.updates, self.session.micro_batches, self.epoch, self.updates_in_epoch, self.running, self.history,
-                          self.short_updates, self.begun, self._evaluated, self._figures, run.stopped or "", run.stopped_by, run.chosen_rates,
-                          pending, plain)
-            save_run(path, self.session.lasting() | {RATES: np.array(self.rates, np.float64)} | arrays, at, self._fingerprint)
+            at = RunPosition(self.session.updates, self.session.micro_batches, self.epoch, self.updates_in_epoch,
+                             self.running, self.history, self.short_updates, self.begun, self._evaluated, self._figures,
+                             run.stopped or "", run.stopped_by, run.chosen_rates, pending, plain)
+            save_run(path, self.session.lasting() | dict(states) | {RATES: np.array(self.rates, np.float64)} | arrays, at, self._fingerprint)
         for sentence in self.callbacks.forgetful():
             self.callbacks.say(sentence)
         self.callbacks.call("on_save", path)
         self.session.turn.hold(write)
         return path
 
-    def _take_kept(self, path: Path, tensors: Mapping[str, np.ndarray], at: Position, changed: Container[str]) -> None:
+    def _restore(self, path: Path, tensors: Mapping[str, np.ndarray], at: RunPosition, changed: Container[str]) -> None:
         """Learning rates, and what callbacks and schedules had come to, out of a checkpoint at `path`."""
         rates = tensors.get(RATES, np.zeros(0)).reshape(-1)[:self.session.updates].tolist()
         self.rates[:] = [float("nan")] * (self.session.updates - len(rates)) + rates
@@ -565,8 +566,7 @@ class Trainer:
         budget.require(sys.getsizeof(0.0) * max(0, missing), f"The learning rates of the {at.updates:,} updates that {path} tells of",
                        "restore it from a copy or train anew")
         self.session.assigned[LOSS_SCALE] = loss_scaling(made)
-        tensors.setdefault(LOSS_SCALE, np.array(loss_scaling(made), np.float32))              # older files have no such state
-        scale = tensors[LOSS_SCALE]
+        scale = tensors.setdefault(LOSS_SCALE, np.array(loss_scaling(made), np.float32))    # older files have no such state
         if not (np.isfinite(scale) & (scale > 0)).all():
             raise CheckpointError(f"{path} holds {scale.reshape(-1)[0]} under {LOSS_SCALE}, and a loss scale is a finite number above 0; "
                                   "restore it from a copy or train anew.")
@@ -580,7 +580,7 @@ class Trainer:
             self.run_handle.metrics.update(self._logs(self.history[-1]))
         self.run_handle.metrics.update(self._tested())
         self.run_handle.requests[:] = [Request(name and kept_name(name), onnx, gone) for name, onnx, gone in at.pending]
-        self._take_kept(path, tensors, at, changed_attributes(made, self._fingerprint))
+        self._restore(path, tensors, at, changed_attributes(made, self._fingerprint))
         for sentence in said:
             self.callbacks.say(sentence)
         if self.epoch >= self.options.epochs:

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,18 +13,18 @@ from ..custom.names import code_of
 from ..loss import ClassLoss, Loss, WeightedLoss
 from ..memory.types import TensorType, type_of
 from ..optim import Optimizer, bound, from_options, remembered
-from ..optim.scaling import Scaling
+from ..optim.scaling import LossScaling
 from ..optim.schedules import UNKNOWN, Run
 from ..options.options import Options
 from ..system.errors import TrainingError, UnsupportedError
 from ..system.text import one_line
+from .compiling import Begun
 from .dynamic import DecidingCalls
-from .exchange import joined, share_of
+from .exchange import joined, owner_of, share_of
 from .failure import uncounted
 from .host import Host, Progress
 from .loss_model import LONGEST_NOTE, LossModel
 from .loss_scale import LossScale
-from .model import Begun
 from .model_optimizer import ModelOptimizer
 from .programs import Compiled
 from .recipes import Recipe, structure_data
@@ -35,15 +35,6 @@ if TYPE_CHECKING:
     from .. import compiler
     from ..graph import Graph
     from ..program.batching import Batching
-
-
-def _told(loss: Any) -> Any:
-    """A loss with the losses in it, as values that can be written down where it is one of tileflow's."""
-    if isinstance(loss, tuple):
-        return [*map(_told, loss)]
-    if not is_dataclass(loss) or isinstance(loss, type):
-        return loss
-    return [type(loss), [[f.name, _told(getattr(loss, f.name))] for f in fields(loss)]]
 
 
 class TrainingModel(LossModel):
@@ -62,6 +53,7 @@ class TrainingModel(LossModel):
         self._fingerprint = ""
         self._group = current()
         self._share = share_of(self._group, options.replication_factor)
+        self._owner = owner_of(self._group, options)
         self.run: Run = UNKNOWN
         """What schedules know of the run that the calls are of."""
         self.last_losses: np.ndarray | None = None
@@ -82,7 +74,8 @@ class TrainingModel(LossModel):
     @property
     def fingerprint(self) -> str:
         """The digest of the graph that is trained ("" before there is one)."""
-        self._require_graph()
+        if not self._fingerprint:
+            self._require_graph()
         return self._fingerprint
 
     # ---- the optimizer and the loss scale
@@ -127,7 +120,7 @@ class TrainingModel(LossModel):
         self._optimizer.load_state_dict(tensors)
 
     @property
-    def scaling(self) -> Scaling:
+    def scaling(self) -> LossScaling:
         """How the loss scale changes by itself, and whether updates that are not finite are skipped."""
         return self._scale.scaling
 
@@ -171,10 +164,17 @@ class TrainingModel(LossModel):
         return copied(ready.graph), ready.weights, types, len(ready.inputs)
 
     def _shaped_by(self) -> list[Any] | None:
-        shaped, scale, optimizer = super()._shaped_by(), self._scale, self._optimizer.compiled_in()
-        if shaped is None or self._deciding.ready is not None:
+        scale, optimizer = self._scale, self._optimizer.compiled_in()
+        if self._deciding.ready is not None:
             return None
-        return [*shaped, _told(self.loss), optimizer.structure(), asdict(scale.scaling), scale.first()]
+        return [*self._shaped_by_source(), optimizer.structure(), asdict(scale.scaling), scale.first()]
+
+    def _known(self) -> dict[str, Any]:
+        return {**super()._known(), "fingerprint": self._fingerprint}
+
+    def _recall(self, known: Mapping[str, Any]) -> None:
+        super()._recall(known)
+        self._fingerprint = known["fingerprint"]
 
     def _declared(self) -> tuple[TensorType, ...]:
         own = super()._declared()
@@ -191,8 +191,8 @@ class TrainingModel(LossModel):
 
     def _facts(self, types: tuple[TensorType, ...]) -> dict[str, Any]:
         if self._deciding.ready is not None:
-            raise UnsupportedError("Sizes in the model follow from data, so that a call may be another program than the one before: there is no "
-                                   "one program of it for an executable.")
+            raise UnsupportedError("Sizes in the model follow from data, so that a call may be another program than "
+                                   "the one before: there is no one program of it for an executable.")
         self._optimizer.check(self.optimizer)
         self.source.session.turn.change(self._optimizer.take_awaited)
         recipe = Recipe(self.optimizer, self.source.parameter_names())
@@ -231,7 +231,7 @@ class TrainingModel(LossModel):
         return made
 
     def _host(self) -> Host:
-        return replace(super()._host(), share=self._share)
+        return replace(super()._host(), share=self._share, owner=self._owner)
 
     # ---- calls
 
@@ -243,11 +243,11 @@ class TrainingModel(LossModel):
     def run_call(self, *arrays: Any, first_update: int = 0, last_update: int | None = None) -> list[np.ndarray]:
         """One call for a training loop: every output of every micro-batch, [micro-batches, *micro-batch shape] each.
 
-        Needs output_mode "all". `first_update` skips updates that were done before, the call ends after `last_update` of
-        its updates (None: all); `engine.completed` says how far it came.
+        Needs output_mode "all". `first_update` skips updates that were done before, the call ends after `last_update`
+        of its updates (None: all); `engine.completed` says how far it came.
         """
-        given = self._arrays(arrays)
-        return self.source.session.turn.call(self._run, given, first_update, last_update)
+        given = self._arrays(arrays, self._own_of(len(arrays)))
+        return self.source.session.turn.call(self._within, None, self._run, given, first_update, last_update)
 
     def _run(self, arrays: Sequence[np.ndarray], first_update: int = 0,
              last_update: int | None = None) -> list[np.ndarray]:

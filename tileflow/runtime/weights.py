@@ -46,9 +46,13 @@ class Weights:
         session = self._source.session
         session.put(replica_state.check(self._programs.required().program, session, self._groupings, tensors))
 
-    def save_onnx(self, path: Path, keep_training_mode: bool | None, inputs: Sequence[np.ndarray],
+    def save_onnx(self, source: Source, path: Path, keep_training_mode: bool | None, inputs: Sequence[np.ndarray],
                   form: Mapping[str, Any], progress: Progress | None) -> None:
-        """Write the model with them as an ONNX file, which is checked with `inputs`, arrays for one micro-batch."""
+        """Write the model with them as an ONNX file, which is checked with `inputs`, arrays for one micro-batch.
+
+        Args:
+            source: the model for calls of their form.
+        """
         from ..importers.onnx import FileForm
         from .trained_file import write_trained
         if self._options.replica_grouping:
@@ -56,5 +60,5 @@ class Weights:
         options = self._options
         if keep_training_mode is not None:
             options = options.clone(keep_training_mode=keep_training_mode)
-        write_trained(self._source, self.state_dict(), path, options, inputs, progress=progress,
+        write_trained(source, self.state_dict(), path, options, inputs, progress=progress,
                       form=FileForm.of(form) if form else None)

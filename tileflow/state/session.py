@@ -1,6 +1,7 @@
 """The session owns what outlives a run: weights, running statistics, optimizer states. Plans own no memory."""
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ import numpy as np
 from ..memory import budget
 from ..memory.alignment import aligned, blocks
 from ..memory.tensor import Tensor, check_reach
-from ..system.errors import CheckpointError, OptionError
+from ..system.errors import CheckpointError, OptionError, TileflowError, see
 from .turns import Turn
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ LASTING = ("parameter", "buffer", "optimizer", "replica")
 
 
 @dataclass(frozen=True)
-class Declaration(Tensor):
+class StateDeclaration(Tensor):
     """What a session must know of a state to make memory for it; the words are those of `graph.State`."""
 
     kind: str
@@ -31,9 +32,20 @@ class Declaration(Tensor):
     fill: float = 0.0
 
 
-def declared(states: Iterable[State]) -> tuple[Declaration, ...]:
+@dataclass(frozen=True)
+class Part:
+    """Of a state that several processes divide among them: its whole shape, the elements of each process, and which of
+    them this one is."""
+
+    shape: tuple[int, ...]
+    cuts: tuple[slice, ...]
+    rank: int
+
+
+def declared(states: Iterable[State]) -> tuple[StateDeclaration, ...]:
     """A program's states but the hyper-parameters, for which nobody keeps memory between calls."""
-    return tuple(Declaration(s.name, s.input.type.dtype, s.input.type.shape, s.kind, s.role, s.owner, s.group, s.fill)
+    return tuple(StateDeclaration(s.name, s.input.type.dtype, s.input.type.shape, s.kind, s.role, s.owner, s.group,
+                                  s.fill)
                  for s in states if s.kind != "scalar")
 
 
@@ -55,16 +67,27 @@ class Session:
         self.ties: tuple[tuple[str, ...], tuple[str, ...]] | None = None   # options tie and untie, which say what the parameters are
         self.trainable: tuple[str, ...] = ()            # option trainable of all trainings, which may make parameters of constants
         self.assigned: dict[str, float] = {}      # what a user gave states that programs may change as well: only another value is written
+        self.parts: dict[str, Part] = {}          # the states of which this is one of several processes that each have a slice, flat
         self._arrays: dict[str, np.ndarray] = {}
         self._places: dict[str, tuple[int, int]] = {}
         self._buffers = 0
         self._kinds: dict[str, str] = {}
+        self.cleared: set[str] = set()            # states that weights which were set since the last update have set to zero
         self._rests: dict[str, str] = {}          # by weight, the state that holds the bits which the weight lacks: new weights have none
         self.averages: dict[str, str] = {}        # by weight, the state that holds its average: it begins as the weight is
         self._copies: dict[str, list[str]] = {}   # by weight or buffer, those of later replicas: they begin as what it is, and as what it is set to
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy or a pickle has: states as arrays of their own, all after the same whole update; nothing that must live as long."""
+        """What a copy or a pickle has: states as arrays of their own, all after the same whole update; nothing that
+        must live as long.
+
+        Raises:
+            TileflowError: processes divide states among them.
+        """
+        if self.parts:
+            raise TileflowError("With option optimizer_sharded a process has slices of the optimizer's states, which "
+                                "are no model to copy or to pickle: take state_dict and optimizer_state_dict in all processes."
+                                f"{see('distributed')}")
         held = dict(self.__dict__, owner=None)
         held["_arrays"] = self.turn.hold(lambda: {name: array.copy() for name, array in self._arrays.items()})
         return held
@@ -82,21 +105,21 @@ class Session:
             self._arrays[name] = memory[buffer][at:at + a.nbytes].view(a.dtype).reshape(a.shape)
             self._arrays[name][...] = a
 
-    def declare(self, states: Iterable[Declaration], initial: Mapping[str, np.ndarray] | None = None) -> None:
+    def declare(self, states: Iterable[StateDeclaration], initial: Mapping[str, np.ndarray] | None = None) -> None:
         """Make memory for the states that have none yet: copied from `initial`, or full of what the state says it starts with.
 
         Raises:
             OptionError: a state exists with another element type or shape (models of one network share its weights).
             DataError: an initial number is beyond the reach of the state's type.
         """
-        groups: dict[str, list[Declaration]] = {}
+        groups: dict[str, list[StateDeclaration]] = {}
         for state in states:
             if state.name in self._arrays:
                 self._check(state)
             else:
                 groups.setdefault(f"{state.group or state.kind}/{state.dtype}", []).append(state)
         for members in groups.values():
-            buffer = aligned(sum(s.room for s in members))
+            buffer = aligned(sum(s.padded_nbytes for s in members))
             at = 0
             for s in members:
                 self._arrays[s.name] = buffer[at:at + s.nbytes].view(s.numpy).reshape(s.shape)
@@ -106,7 +129,7 @@ class Session:
                     self._rests[s.owner] = s.name
                 if s.role == "average":
                     self.averages[s.owner] = s.name
-                at += s.room
+                at += s.padded_nbytes
                 if initial is not None and s.name in initial:
                     check_reach(np.asarray(initial[s.name]), s.dtype, s.name)
                     self._arrays[s.name][...] = initial[s.name]
@@ -117,18 +140,41 @@ class Session:
         for s in (s for members in groups.values() for s in members if s.role == "average"):
             self._arrays[s.name][...] = self._arrays[s.owner]
 
-    def _declare_copies(self, states: Iterable[Declaration]) -> None:
+    def _declare_copies(self, states: Iterable[StateDeclaration]) -> None:
         for s in states:
             self._copies.setdefault(s.owner, []).append(s.name)
             self._arrays[s.name][...] = self._arrays[s.owner]
 
-    def _check(self, state: Declaration) -> None:
+    def divide(self, parts: Mapping[str, Part]) -> None:
+        """Of these states, which are declared, this process has slices."""
+        self.parts |= parts
+
+    def whole_shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a state, of which there may be a slice here."""
+        return self.parts[name].shape if name in self.parts else self._arrays[name].shape
+
+    def nbytes_of(self, name: str) -> int:
+        """The bytes of a whole state."""
+        return math.prod(self.whole_shape(name)) * self._arrays[name].itemsize
+
+    def write(self, name: str, whole: np.ndarray) -> None:
+        """Overwrite what there is of a state with that of a whole array. Within a turn."""
+        part = self.parts.get(name)
+        self.cleared.discard(name)
+        self._arrays[name][...] = whole if part is None else whole.reshape(-1)[part.cuts[part.rank]]
+
+    def clear(self, states: Iterable[str]) -> None:
+        """What there is of these states is zero. Within a turn."""
+        for name in states:
+            self._arrays[name][...] = 0
+
+    def _check(self, state: StateDeclaration) -> None:
         have = self._arrays[state.name]
         if have.dtype != state.numpy or have.shape != state.shape:
-            what = "types of moments" if state.kind == "optimizer" else "precision"
-            raise OptionError(f"{state.name!r} is {have.dtype}{list(have.shape)} in another model of the same network and would be "
-                              f"{state.dtype}{list(state.shape)} here; use the same {what} for all models of one network, or load its file "
-                              "again with tileflow.load.")
+            what = "types of moments and optimizer_sharded" if state.kind == "optimizer" else "precision"
+            raise OptionError(f"{state.name!r} is {have.dtype}{list(have.shape)} in another model of the same network "
+                              f"and would be {state.dtype}{list(state.shape)} here; use the same {what} for all models "
+                              "of one network, or load its file again with tileflow.load.")
 
     def __contains__(self, name: str) -> bool:
         return name in self._arrays
@@ -182,12 +228,14 @@ class Session:
                     self._arrays[one][...] = array
                     rest = self._rests.get(one)
                     if rest is not None and rest not in tensors:
-                        self._arrays[rest][...] = 0
+                        self.clear([rest])
+                        self.cleared.add(rest)
             self.version += 1
         self.turn.change(write)
 
     def lasting(self) -> dict[str, np.ndarray]:
-        """Everything that a checkpoint must hold: the arrays themselves, which stand still within `turn.hold`."""
+        """Everything that a checkpoint must hold, as far as it is here (`parts`): the arrays themselves, which stand
+        still within `turn.hold`."""
         return {n: self._arrays[n] for n in self.names(*LASTING)}
 
     def snapshot(self, *kinds: str) -> dict[str, np.ndarray]:
@@ -206,14 +254,14 @@ class Session:
         for name in wanted:
             if name not in tensors:
                 raise CheckpointError(f"The checkpoint has no tensor {name!r}: it belongs to another model or optimizer; start without --resume.")
-            have, need = tensors[name], self._arrays[name]
-            if have.shape != need.shape or have.dtype != need.dtype:
+            have, dtype, shape = tensors[name], self._arrays[name].dtype, self.whole_shape(name)
+            if have.shape != shape or have.dtype != dtype:
                 raise CheckpointError(f"Checkpoint tensor {name!r} is {have.dtype}{list(have.shape)}, the model needs "
-                                      f"{need.dtype}{list(need.shape)}: it belongs to another model or precision.")
+                                      f"{dtype}{list(shape)}: it belongs to another model or precision.")
 
         def write() -> None:
             for name in wanted:
-                self._arrays[name][...] = tensors[name]
+                self.write(name, tensors[name])
             self.updates, self.micro_batches = updates, micro_batches
             self.version += 1
         self.turn.change(write)

@@ -66,15 +66,9 @@ class Turn:
         Raises:
             TileflowError: this thread is within a call already.
         """
-        self._refuse_within()
-        return self.hold(self._called, work, args, kwargs)
-
-    def _called(self, work: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
-        self._calling = True
-        try:
-            return work(*args, **kwargs)
-        finally:
-            self._calling = False
+        if self._calling:
+            self._refuse_within()
+        return self._in_turn(True, work, args, kwargs)
 
     def change(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """`work(...)`, which sets weights or other states, between two calls.
@@ -82,45 +76,51 @@ class Turn:
         Raises:
             TileflowError: this thread is within a call.
         """
-        self._refuse_within()
-        return self.hold(work, *args, **kwargs)
+        if self._calling:
+            self._refuse_within()
+        return self._in_turn(False, work, args, kwargs)
 
     def hold(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """`work(...)`, which reads states, between two calls or within a call of this thread's own."""
+        return self._in_turn(False, work, args, kwargs)
+
+    def _in_turn(self, calling: bool, work: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
+        """`work(...)`, which is a call where `calling`. Few functions deep, since each is a part of what the call of a
+        small model takes."""
         if self._holder == get_ident():
-            return work(*args, **kwargs)
+            return self._marked(calling or self._calling, work, args, kwargs)
         if not _thread.holds:
             with self._lock:
-                return self._marked(work, *args, **kwargs)
+                return self._marked(calling, work, args, kwargs)
         if not self._lock.acquire(blocking=False):
             raise TileflowError("A model is called from a function that a call of another network calls back, while another thread uses it; "
                                 "waiting here could last for ever: call it when that call has returned.")
         try:
-            return self._marked(work, *args, **kwargs)
+            return self._marked(calling, work, args, kwargs)
         finally:
             self._lock.release()
 
-    def _marked(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def _marked(self, calling: bool, work: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
         if self._torn:
             raise TileflowError("This process was forked while another thread was in a call of this model, so its memory is half way through "
                                 "that call here: load the model anew in the new process (tileflow.load gives one with weights of its own), or "
                                 "fork before the threads start.")
-        before = _thread.holds
+        before = self._holder, _thread.holds, self._calling
         try:                                                         # whatever a signal interrupts, the marks are taken back
-            self._holder, _thread.holds = get_ident(), before + 1
+            self._holder, _thread.holds, self._calling = get_ident(), before[1] + 1, calling
             return work(*args, **kwargs)
         finally:
-            self._holder, _thread.holds = None, before
+            self._holder, _thread.holds, self._calling = before
 
     def _refuse_within(self) -> None:
-        if self._calling and self._holder == get_ident():
+        if self._holder == get_ident():
             raise TileflowError("A model is called, or its weights are set, from within a call of its own network (by a progress or stop "
                                 "function, a loss, or forward()); do that when the call has returned.")
 
     def _forked(self) -> None:
         """In a forked child the other threads are gone, whatever they were doing."""
         if self._holder not in (None, get_ident()):
-            self._lock, self._holder, self._torn = threading.Lock(), None, True
+            self._lock, self._holder, self._calling, self._torn = threading.Lock(), None, False, True
 
 
 def _forked() -> None:

@@ -132,7 +132,8 @@ class Chain:
         lengths = [f * sum(self.costs[b:e]) for f, b, e in zip(factors, begin, [*begin[1:], end], strict=True)]
         lengths[0] += first
         rounds = wanted.micro_batches + stages - 1 if wanted.schedule is not None else 1
-        return _StageCut(rounds * max(lengths), [*begin[1:], *([end] if returns else [])], [*range(count), *([0] if returns else [])])
+        return _StageCut(rounds * max(lengths), [*begin[1:], *([end] if returns else [])],
+                         [*range(count), *([0] if returns else [])])
 
 
 def _tail(readers: Mapping[Value, Sequence[int]], count: int) -> int:

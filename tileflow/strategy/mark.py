@@ -26,7 +26,8 @@ Found = tuple[dict[Node, int], list[int]]
 class Marking:
     """The options of execution over several IPUs, by their names (docs/strategies.md).
 
-    bytes_per_ipu: the bound that automatic stages keep; None: none.
+    bytes_per_ipu: the bound that automatic stages keep; None: none. any_number: of IPUs may be taken, not the vendor's
+    powers of two alone.
     """
 
     strategy: Strategy
@@ -41,15 +42,16 @@ class Marking:
     separate_backward: bool = False
     pipeline_schedule: PipelineSchedule = "grouped"
     bytes_per_ipu: int | None = None
+    any_number: bool = False
 
     @classmethod
-    def of(cls, options: Options, bytes_per_ipu: int | None = None) -> Marking | None:
+    def of(cls, options: Options, bytes_per_ipu: int | None = None, any_number: bool = False) -> Marking | None:
         """What the options say; None where everything is to run on one IPU."""
         if options.strategy == "none":
             return None
         return cls(options.strategy, *parsed(options.stages), options.pipeline_splits, options.auto_pipeline, options.auto_stage,
                    options.auto_round_num_ipus, options.pipeline_recompute, options.tensors_liveness, options.separate_backward_phase,
-                   options.pipeline_schedule, bytes_per_ipu)
+                   options.pipeline_schedule, bytes_per_ipu, any_number)
 
     def mark(self, graph: Graph, batching: Batching, training: bool) -> Staging | None:
         """Mark the forward nodes of a graph and say what the marks mean; None, and no marks, where one IPU does all.
@@ -76,7 +78,8 @@ class Marking:
         separate = self.separate_backward or self.liveness != "always_live" or self.pipeline_schedule == "1f1b"
         staging = Staging(self.strategy, tuple(ipus), self.recompute and pipelined and training, self.liveness, separate, phases,
                           self.pipeline_schedule, self.auto_pipeline is not None)
-        rules.ipus_for(ipus, rounded=self.rounded)
+        if not self.any_number:
+            rules.ipus_for(ipus, rounded=self.rounded)
         rules.check_flow(graph, stages)
         rules.check_shared(graph, stages, staging)
         if pipelined:

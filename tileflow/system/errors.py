@@ -11,7 +11,8 @@ LONGEST = 20_000
 
 
 def see(page: str) -> str:
-    """The end of a sentence that a page of the documentation explains: `see("batching")`; "tiles#levers" names a heading, too."""
+    """The end of a sentence that a page of the documentation explains: `see("batching")`; "tiles#levers" names a
+    heading, too."""
     name, _, heading = page.partition("#")
     return f" See docs/{name}.md{'#' if heading else ''}{heading}."
 
@@ -93,8 +94,8 @@ class OutOfTileMemoryError(TileflowError, MemoryError):
     compilation: Any = None
     """What was compiled and analysed."""
 
-    def __init__(self, tile: int, demand: int, bound: int, contributors: list[tuple[str, int, dict[str, int]]], levers: list[str] | None,
-                 remedies: Sequence[Mapping[str, Any]] = ()) -> None:
+    def __init__(self, tile: int, demand: int, bound: int, contributors: list[tuple[str, int, dict[str, int]]],
+                 levers: list[str] | None, remedies: Sequence[Mapping[str, Any]] = ()) -> None:
         """levers: None where nothing was tried."""
         self._remedies = list(remedies)
         self.tile, self.demand, self.bound, self.contributors, self.levers = tile, demand, bound, contributors, levers or []

@@ -28,6 +28,8 @@ REMEDIES = {
     errno.ENAMETOOLONG: "choose a shorter name",
 }
 OTHER_REMEDY = "choose another folder"
+MODEL = "The model"
+"""What sentences call a file with a model that is written."""
 TEMPORARY = re.compile(r"\..+\.(?P<host>[0-9a-f]{8})-(?P<process>\d{1,9})-\w+\.tmp", re.DOTALL)
 """Names of files (and folders) that are being written: `.<name>.<host>-<process>-<random>.tmp`."""
 STALE = 24 * 3600.0
@@ -177,6 +179,27 @@ def sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def refuse_folder(path: Path) -> None:
+    """IsADirectoryError where a file is to take the place of a folder."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+
+
+def require_place(path: Path, nbytes: int) -> None:
+    """CheckpointError where a trained model of so many bytes cannot be written to `path`, as far as that can be known
+    beforehand."""
+    try:
+        refuse_folder(path)
+    except OSError as error:
+        raise unwritable(MODEL, path, error) from None
+    require_space(path.parent, nbytes, "The trained model")
+
+
+def unwritable(what: str, path: Path, error: OSError) -> CheckpointError:
+    """The sentence on what cannot be written to `path`."""
+    return CheckpointError(f"{what} cannot be written to {path} ({error.strerror or error}): {remedy(path, error)}.")
 
 
 def remedy(path: Path, error: OSError) -> str:

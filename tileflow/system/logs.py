@@ -1,4 +1,5 @@
-"""Python's logging under `tileflow`: silent until somebody gives it a handler, or asks to be shown it; nothing else is ever configured."""
+"""Python's logging under `tileflow`: silent until somebody gives it a handler, or asks to be shown it; nothing else is
+ever configured."""
 from __future__ import annotations
 
 import logging
@@ -8,7 +9,8 @@ ROOT = "tileflow"
 """The logger above all others here: `logging.getLogger("tileflow").setLevel("DEBUG")`."""
 LOG_LEVEL = "TILEFLOW_LOG_LEVEL"
 """The environment variable that shows the log on standard error, from a level on."""
-LEVELS = {"TRACE": 5, "DEBUG": logging.DEBUG, "INFO": logging.INFO, "WARN": logging.WARNING, "ERR": logging.ERROR, "OFF": logging.CRITICAL + 10}
+LEVELS = {"TRACE": 5, "DEBUG": logging.DEBUG, "INFO": logging.INFO, "WARN": logging.WARNING, "ERR": logging.ERROR,
+          "OFF": logging.CRITICAL + 10}
 """Levels by name, from all messages to none."""
 OTHER_NAMES = {"TRACE_ALL": "TRACE", "WARNING": "WARN", "ERROR": "ERR", "CRITICAL": "ERR"}
 _root = logging.getLogger(ROOT)

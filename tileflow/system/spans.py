@@ -1,4 +1,5 @@
-"""What this process does when: spans of time by name, written as a file that https://ui.perfetto.dev and chrome://tracing open.
+"""What this process does when: spans of time by name, written as a file that https://ui.perfetto.dev and
+chrome://tracing open.
 
     with tileflow.trace("trace.json"):
         model(x, labels)
@@ -28,11 +29,11 @@ ROWS = "TILEFLOW_TRACE_ROWS"
 MOST = 1_000_000
 """Spans that a trace holds; what comes after them is counted only."""
 KINDS = ("compile", "call", "row", "data", "checkpoint", "mark")
-"""What spans are told apart as: compiling, calls of models, what calls compute, making and awaiting batches, writing checkpoints, and a user's own
-marks."""
+"""What spans are told apart as: compiling, calls of models, what calls compute, making and awaiting batches, writing
+checkpoints, and a user's own marks."""
 
 
-class Trace:
+class TraceFile:
     """Spans between its begin and its end, and the file that it writes then.
 
     Raises:
@@ -46,11 +47,12 @@ class Trace:
         self.left_out = 0
         self._threads: dict[int, str] = {}
 
-    def __enter__(self) -> Trace:
+    def __enter__(self) -> TraceFile:
         _open.append(self)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 where: TracebackType | None) -> None:
         self.close()
 
     def close(self) -> None:
@@ -76,27 +78,29 @@ class Trace:
     def content(self) -> dict[str, Any]:
         """What the file says: complete events in microseconds from the first one's begin, and the names of threads."""
         pid, first = os.getpid(), min((e[2] for e in self.events), default=0)
-        rows = [{"name": name, "cat": kind, "ph": "X", "ts": (begin - first) / 1e3, "dur": took / 1e3, "pid": pid, "tid": thread}
+        rows = [{"name": name, "cat": kind, "ph": "X", "ts": (begin - first) / 1e3, "dur": took / 1e3, "pid": pid,
+                 "tid": thread}
                 for name, kind, begin, took, thread in sorted(self.events, key=lambda e: e[2])]
-        named = [{"name": "thread_name", "ph": "M", "pid": pid, "tid": thread, "args": {"name": name}} for thread, name in self._threads.items()]
+        named = [{"name": "thread_name", "ph": "M", "pid": pid, "tid": thread, "args": {"name": name}}
+                 for thread, name in self._threads.items()]
         return {"traceEvents": [*named, *rows], "displayTimeUnit": "ms", "otherData": {"left_out": self.left_out}}
 
 
-_open: list[Trace] = []
+_open: list[TraceFile] = []
 
 
-def trace(path: str | os.PathLike[str], rows: bool = False) -> Trace:
-    """A trace of what this process does within the block, written to `path` at its end: calls of models, compiling, batches, checkpoints, and the
-    marks of `span`, for https://ui.perfetto.dev.
+def trace(path: str | os.PathLike[str], rows: bool = False) -> TraceFile:
+    """A trace of what this process does within the block, written to `path` at its end: calls of models, compiling,
+    batches, checkpoints, and the marks of `span`, for https://ui.perfetto.dev.
 
         with tileflow.trace("trace.json"):
             for x, labels in loader:
                 model(x, labels)
 
-    rows: what calls compute, too, by operators and the names of their nodes, a track for each task. Calls then stop after every row of some
-    microseconds (shorter ones share a span) and take longer; their numbers stay the same.
+    rows: what calls compute, too, by operators and the names of their nodes, a track for each task. Calls then stop
+    after every row of some microseconds (shorter ones share a span) and take longer; their numbers stay the same.
     """
-    return Trace(path, rows)
+    return TraceFile(path, rows)
 
 
 def is_open() -> bool:
@@ -106,7 +110,7 @@ def is_open() -> bool:
 
 def shows_rows() -> bool:
     """Whether what calls compute is measured row by row."""
-    return any(one.rows for one in _open)
+    return bool(_open) and any(one.rows for one in _open)
 
 
 def add_row(name: str, begin: int, end: int, task: int) -> None:
@@ -136,6 +140,6 @@ def from_environment() -> None:
     """Begin the trace that the environment names, which ends with this process."""
     path = os.environ.get(TRACE)
     if path and not any(one.path == Path(path) for one in _open):
-        begun = Trace(path, os.environ.get(ROWS) == "1")
+        begun = TraceFile(path, os.environ.get(ROWS) == "1")
         begun.__enter__()
         atexit.register(begun.close)

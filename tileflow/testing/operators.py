@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .. import compiler
-from ..custom.forms import Compiled
+from ..custom.forms import CompiledOperator
 from ..graph import OPS, Builder, Graph, Op, TensorType, Value, type_of
 from ..graph.backward import backward
 from ..graph.composite import declares
@@ -247,7 +247,7 @@ class _Check:
 
     def _index(self, outputs: Sequence[TensorType]) -> bool:
         """Compiled code with checks of every index, before it is run without."""
-        if not isinstance(self.op, Compiled) or not all(t.size for t in outputs):
+        if not isinstance(self.op, CompiledOperator) or not all(t.size for t in outputs):
             return True
         op = self.op
         return (
@@ -284,7 +284,7 @@ class _Check:
     def _pages(self, outputs: Sequence[TensorType]) -> bool:
         """Compiled code against pages that nobody may touch, in a copy of the process."""
         if (
-            not isinstance(self.op, Compiled)
+            not isinstance(self.op, CompiledOperator)
             or not all(t.size for t in outputs)
             or not sys.platform.startswith("linux")
         ):

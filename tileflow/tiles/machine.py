@@ -12,10 +12,11 @@ from collections.abc import Mapping as Dict
 
 from ..graph import Graph, Node, with_inside
 from ..graph.composite import declares, expanded, trimmed
-from ..graph.work import Contraction, Map, Work, sized
+from ..graph.work import Contraction, Map, Staged, Work, sized
 from ..program import schedule as order
 from ..program.program import Program
 from ..strategy.cut import staged
+from ..system.errors import OptionError
 from .hardware.chip import Chip, device_dtype
 from .hardware.functions import raised
 from .hardware.io import Transfer, buffers, computing, hand_over, host_io
@@ -41,9 +42,19 @@ _SHARED: PlanCache = {}
 """Plans and works already made in this process: analyses of one program (a sweep, the levers of an error) share nearly all."""
 _SHARED_MOST = 100_000
 
+FEW_POINTS = 1 << 20
+"""Computed by all operators in an update: of programs of up to so many, plans on a part of the tiles are candidates. It
+says nothing of the chip, so that a chip of twice the tiles has all candidates of the other. Larger programs are planned
+once: their tiles have more to compute than to wait for, and planning them takes longer."""
+
 
 def analyze(program: Program, chip: Chip, options: TileOptions | None = None, cache: PlanCache | None = None) -> TileProgram:
-    """Plan a program for a chip and count its cycles and bytes. Always finishes; `fits` says whether a tile holds it."""
+    """Plan a program for a chip and count its cycles and bytes. Always finishes; `fits` says whether a tile holds it.
+
+    Operators are planned one after the other, so on more tiles what met on one of fewer may lie apart. A small program
+    (FEW_POINTS) is planned for a half, a quarter ... of the tiles as well, so that a chip of twice the tiles never
+    takes more cycles; the quickest plan is given.
+    """
     options = options or TileOptions()
     if len(_SHARED) > _SHARED_MOST:
         _SHARED.clear()
@@ -51,7 +62,22 @@ def analyze(program: Program, chip: Chip, options: TileOptions | None = None, ca
     if options.recompute or (program.staging is not None and program.staging.recompute):
         program = recomputed(program)
     program, shares = _shared_out(staged(program), options)
-    return _Analysis(weight_by_weight(program), chip, options, _SHARED if cache is None else cache, shares).run()
+    program, cache = weight_by_weight(program), _SHARED if cache is None else cache
+    whole = _Analysis(program, chip, options, cache, shares)
+    best, tiles = whole.run(), chip.tiles // 2
+    while whole.points <= FEW_POINTS and tiles > options.num_io_tiles:
+        try:
+            fewer = _Analysis(program, chip, options, cache, shares, tiles).run()
+        except OptionError:                                    # a pinned plan takes more tiles
+            break
+        best, tiles = min(best, fewer, key=order_of), tiles // 2
+    return best
+
+
+def order_of(tiled: TileProgram) -> tuple[bool, int, int]:
+    """What makes one plan of a program better than another, the less the better: that it fits, operators within their
+    bounds, cycles."""
+    return not tiled.fits, len(tiled.infeasible), tiled.cycles_per_update
 
 
 def _shared_out(program: Program, options: TileOptions) -> tuple[Program, Shares]:
@@ -75,9 +101,13 @@ def _in_parts(program: Program) -> Program:
 class _Analysis:
     """One run of analyze()."""
 
-    def __init__(self, program: Program, chip: Chip, options: TileOptions, cache: PlanCache, shares: Shares) -> None:
+    def __init__(self, program: Program, chip: Chip, options: TileOptions, cache: PlanCache, shares: Shares,
+                 tiles: int | None = None) -> None:
+        """tiles: of the chip that are used; None: all."""
         self.program, self.options, self.cache, self.shares, self.machine = program, options, cache, shares, chip
-        self.chip = chip = computing(chip, options.num_io_tiles)
+        self.idle = 0 if tiles is None else chip.tiles - tiles
+        self.chip = chip = computing(dataclasses.replace(chip, tiles=chip.tiles - self.idle) if self.idle else chip,
+                                     options.num_io_tiles)
         self.known = {v: float(a.item()) for graph in program.graphs for v, a in graph.constants.items() if a.size == 1 and a.dtype.kind in "fiu"}
         """Numbers that are known before the program runs."""
         self.entries: list[ScheduledNode] = entries_of(program)
@@ -91,6 +121,11 @@ class _Analysis:
         self.chooser = Chooser(self.made, self.works, chip, options, cache, self.places.of_node)
         self.collectives = self.places.collectives(chip, shares, options.shared_by)
         self.infeasible: list[str] = []
+
+    @property
+    def points(self) -> int:
+        """That all operators compute in an update."""
+        return sum(w.points * self.made.repeats[e.part] for e, w in zip(self.entries, self.works, strict=True))
 
     def work(self, node: Node) -> Work:
         """What a node does, in the device's element types; a product to be serialized, in pieces (its gradients are serialized by
@@ -170,17 +205,18 @@ class _Analysis:
         """Where an input lies, or as is best without regard to that, whichever takes fewer cycles with what must be brought; element-wise operators
         stay where their input lies, unless that is few tiles."""
         along = self.layouts.follow(node, work)
-        if along is not None and isinstance(work, Map) and not self.layouts.crowded(node, along):
+        follows = isinstance(work, Map) and not isinstance(work, Staged)
+        if along is not None and follows and not self.layouts.crowded(node, along):
             return along
-        own = self.chooser.plan(node, work)
-        if along is None:
+        own, others = self.chooser.plan(node, work), self.chooser.others(node, work)
+        if along is None and not others:
             return own
 
         def cost(plan: OpPlan) -> tuple[bool, int, int]:
             extra = self.layouts.arrange(node, work, plan, settle=False)
             beyond = own.bound_bytes is not None and plan.temp_bytes > own.bound_bytes
             return beyond, plan.phases.total + extra.phases.total, plan.temp_bytes + extra.nbytes
-        return min((along, own), key=cost)
+        return min((*([] if along is None else [along]), own, *others), key=cost)
 
     def _lay_shares(self) -> None:
         """What an update is given of one weight as shares lies alike, so that nothing travels within it."""
@@ -275,8 +311,8 @@ class _Analysis:
         return TileProgram(self.program, self.chip, self.options, steps, memory.always_live, memory.peak, memory.categories, memory.liveness,
                            phases, cycles, seconds, samples / seconds, flops * replicas / seconds / 1e12,
                            flops / seconds / peak_flops / max(1, len(ipus)), worst, fits,
-                           self.infeasible, transfers, self.streaming, memory.peak_step, self.made, rearranged, ipus, links, away, memory,
-                           self.collectives, self.shares, self.gathering, io)
+                           self.infeasible, transfers, self.streaming, memory.peak_step, self.made, rearranged, ipus,
+                           links, away, memory, self.collectives, self.shares, self.gathering, io, self.idle)
 
 
 def _once(steps: list[TileStep]) -> dict[str, int]:
@@ -287,4 +323,4 @@ def _once(steps: list[TileStep]) -> dict[str, int]:
     return once
 
 
-__all__ = ["Contributor", "TileProgram", "Transfer", "analyze"]
+__all__ = ["Contributor", "TileProgram", "Transfer", "analyze", "order_of"]

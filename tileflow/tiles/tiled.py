@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from collections.abc import Mapping as Dict
 from dataclasses import dataclass, field
@@ -15,7 +16,8 @@ from .hardware.io import HostIO, Transfer
 from .placing.memory import Memory, holdings
 from .plans.plan import Phases, TileOptions, TileStep
 from .program.schedule import MemorySchedule
-from .system.ipus import Ipu, Links, Streaming, worst_of
+from .system.energy import Consumption, consumption
+from .system.ipus import Ipu, Links, Streaming, counts, worst_of
 from .system.links import Collective
 from .system.locations import GROUPS, group_of
 from .system.sharding import Shares
@@ -113,9 +115,16 @@ class TileProgram:
     """Per update, in which replicas put weights together of which each has a share: exchange of the steps before which they do."""
     io: HostIO = field(default_factory=HostIO)
     """What streams of the host take; `chip` is that of the tiles that compute."""
+    idle_tiles: int = 0
+    """Of the machine, beside those: a small program may be quicker without them."""
     find: Callable[[TileProgram], list[Lever]] | None = field(default=None, repr=False)
     """What looks for levers; None where it is not known what model the program is of."""
     _levers: list[Lever] | None = field(default=None, repr=False)
+
+    @property
+    def whole(self) -> Chip:
+        """The chip with its idle tiles."""
+        return dataclasses.replace(self.chip, tiles=self.chip.tiles + self.idle_tiles) if self.idle_tiles else self.chip
 
     @property
     def flops(self) -> float:
@@ -146,6 +155,25 @@ class TileProgram:
             if storage.off_chip and not storage.share:
                 found[str(group_of(storage))] += storage.nbytes
         return found
+
+    @functools.cached_property
+    def energy(self) -> Consumption:
+        """What an update takes in energy, by operator and category."""
+        return consumption(self, counts(self.ipus, self.options.replicas)["all"])
+
+    @property
+    def samples_per_second_per_mm2(self) -> float | None:
+        """Over the silicon of all IPUs; None where the chip does not say how large it is."""
+        return self._over(self.chip.area_mm2)
+
+    @property
+    def samples_per_second_per_cost(self) -> float | None:
+        """Over what all IPUs cost; None where the chip does not say."""
+        return self._over(self.chip.cost)
+
+    def _over(self, of_an_ipu: float | None) -> float | None:
+        ipus = counts(self.ipus, self.options.replicas)["all"]
+        return None if of_an_ipu is None else float(self.samples_per_second) / (of_an_ipu * ipus)
 
     def mapping(self, value: Any) -> Any:
         """The Mapping of a value of any of the program's graphs: which tile holds which interval."""

@@ -161,8 +161,8 @@ def _mark(graph: Graph, marks: Mapping[str, Asked]) -> None:
 
 
 def draw_nothing(graph: Graph) -> list[str]:
-    """Let dropout keep all, normal numbers be their mean and uniform ones the middle, and nothing be printed; returns what
-    draws otherwise, and still does."""
+    """Let dropout keep all, normal numbers be their mean and uniform ones the middle, and nothing be printed; returns
+    what draws otherwise, and still does."""
     others: list[str] = []
     instead: dict[Value, Value] = {}
     for node in graph.nodes:

@@ -21,9 +21,10 @@ from ..runtime.executable import make_engine
 from ..runtime.host import Host
 from ..state import Session
 from ..system.errors import UnsupportedError, see
+from ..system.nested import Form
 from ..system.text import one_line
 from .amend import amend, draw_nothing
-from .calls import Form, array_of
+from .calls import array_of
 from .export import Exported
 from .homes import own_arrays
 from .observed import Observed, observe
@@ -198,8 +199,9 @@ def _sentence(
         begins = " In the call before it was the same: the exporter lost how forward() writes it from what it was."
     elif first is not None and first.values:
         begins = (
-            f" In the call before it was the same: forward() changes {one_line(', '.join(sorted({n for _, n in first.values})), LONGEST)}, "
-            "no tensors, and they were compiled in as they were; keep them in buffers."
+            " In the call before it was the same: forward() changes "
+            f"{one_line(', '.join(sorted({n for _, n in first.values})), LONGEST)}, no tensors, and they were "
+            "compiled in as they were; keep them in buffers."
         )
     elif first is not None:
         begins = (
@@ -210,7 +212,8 @@ def _sentence(
               else f"of shape {list(ours.shape)} where PyTorch has {list(want.shape)}")
     return (
         f"{type(module).__name__}, exported by {made.by}, computes something else than the module: {name}{where} is "
-        f"{number}.{begins} Nothing was compiled; write that part of forward() with other functions.{see('pytorch#what-exporters-lose')}"
+        f"{number}.{begins} Nothing was compiled; write that part of forward() with other "
+        f"functions.{see('pytorch#what-exporters-lose')}"
     )
 
 

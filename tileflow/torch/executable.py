@@ -1,7 +1,8 @@
-"""Modules in executables: how arguments and results are nested, as data, and the module that stands for one which is not there."""
+"""Modules in executables: how arguments and results are nested, as data, and the module that stands for one which is
+not there."""
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -12,19 +13,12 @@ from ..runtime.executable_file import Opened
 from ..runtime.executable_source import session_of
 from ..runtime.loading import require_weights
 from ..system.errors import UnsupportedError
-from .calls import Form, Results, flattened
+from ..system.nested import Form, Results, TensorPlace, read
+from .calls import flattened
 from .homes import Homed
 
-DEEPEST = 64
-"""Structures within structures."""
-PLAIN = (type(None), bool, int, float, str)
 
-
-class _Place(int):
-    """Which tensor stands there."""
-
-
-class Nesting(NamedTuple):
+class ModuleNesting(NamedTuple):
     """How the arguments of a call and what it returns are nested.
 
     parameters: what `forward` called its arguments. own: how many of the program's outputs `results` shows.
@@ -42,26 +36,10 @@ def nesting_data(parameters: Sequence[str], form: Form, results: Results, own: i
     Raises:
         UnsupportedError: arguments or results hold what is none; the sentence names it.
     """
-    args, kwargs = form.nested([_Place(i) for i in range(len(form.tensors))])
-    count = 1 + max((i for i in results.places if i is not None), default=-1)
-    returned = results.nested([_Place(i) for i in range(count)])
-    return {"parameters": list(parameters), "own": own, "arguments": [_written(args), _written(kwargs)], "returned": _written(returned)}
+    return {"parameters": list(parameters), "own": own, "arguments": form.data(), "returned": results.data()}
 
 
-def _written(value: Any) -> Any:
-    if isinstance(value, _Place):
-        return int(value)
-    if isinstance(value, (tuple, list)):
-        return ["list" if isinstance(value, list) else "tuple", *map(_written, value)]
-    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-        return {"members": {key: _written(x) for key, x in value.items()}}
-    if type(value) in PLAIN:
-        return {"value": value}
-    raise UnsupportedError(f"forward() takes or returns a {type(value).__name__}, which an executable cannot hold: pass tensors, numbers and texts, "
-                           "in tuples, lists and dicts.")
-
-
-def nesting_of(opened: Opened) -> Nesting:
+def nesting_of(opened: Opened) -> ModuleNesting:
     """How a module's calls are nested, of which there is an executable.
 
     Raises:
@@ -70,40 +48,29 @@ def nesting_of(opened: Opened) -> Nesting:
     data = opened.header.form
     try:
         if type(data) is not dict or data.keys() != {"parameters", "own", "arguments", "returned"}:
-            raise Fault("it", "is of no module of PyTorch's, and tileflow.load_executable loads it" if data is None else "does not say what it takes")
+            raise Fault("it", "is of no module of PyTorch's, and tileflow.load_executable loads it" if data is None
+                        or "names" in data
+                        else "does not say what it takes")
         own, parameters = data["own"], data["parameters"]
         if type(own) is not int or not 0 <= own <= len(opened.header.outputs) or type(parameters) is not list \
-                or not all(type(p) is str for p in parameters) or type(data["arguments"]) is not list or len(data["arguments"]) != 2:
+                or not all(type(p) is str
+                           for p in parameters) or type(data["arguments"]) is not list or len(data["arguments"]) != 2:
             raise Fault("its arguments", f"are {shown(data)}")
-        args, kwargs = (_read(x, opened.header.own, lambda _: torch.zeros(())) for x in data["arguments"])
-        returned = _read(data["returned"], own, _Place)
+        args, kwargs = (read(x, opened.header.own, lambda _: torch.zeros(())) for x in data["arguments"])
+        returned = read(data["returned"], own, TensorPlace)
     except Fault as fault:
         raise opened.refused(fault) from None
+    except ValueError as fault:
+        raise opened.refused(f"its arguments {fault}") from None
     if type(args) is not tuple or type(kwargs) is not dict:
         raise opened.refused("its arguments are no arguments")
     form, tensors = flattened(args, kwargs, parameters)
     leaves, spec = pytree.tree_flatten(returned)
     if len(tensors) != opened.header.own:
         raise opened.refused(f"its arguments hold {len(tensors)} tensors, and its program takes {opened.header.own}")
-    places = tuple(int(leaf) if isinstance(leaf, _Place) else None for leaf in leaves)
-    constants = tuple(None if isinstance(leaf, _Place) else leaf for leaf in leaves)
-    return Nesting(tuple(parameters), form, Results(spec, places, constants), own)
-
-
-def _read(data: Any, count: int, tensor: Callable[[int], Any], depth: int = 0) -> Any:
-    """What `_written` wrote, with `tensor(i)` in the place of each."""
-    if depth > DEEPEST:
-        raise Fault("its arguments", f"are nested more than {DEEPEST} deep")
-    if type(data) is int and 0 <= data < count:
-        return tensor(data)
-    if type(data) is list and data and data[0] in ("tuple", "list"):
-        found = [_read(x, count, tensor, depth + 1) for x in data[1:]]
-        return found if data[0] == "list" else tuple(found)
-    if type(data) is dict and data.keys() == {"members"} and type(data["members"]) is dict:
-        return {key: _read(x, count, tensor, depth + 1) for key, x in data["members"].items()}
-    if type(data) is dict and data.keys() == {"value"} and type(data["value"]) in PLAIN:
-        return data["value"]
-    raise Fault("its arguments", f"hold {shown(data)}")
+    places = tuple(int(leaf) if isinstance(leaf, TensorPlace) else None for leaf in leaves)
+    constants = tuple(None if isinstance(leaf, TensorPlace) else leaf for leaf in leaves)
+    return ModuleNesting(tuple(parameters), form, Results(spec, places, constants), own)
 
 
 class ExecutableModule(torch.nn.Module):
@@ -115,8 +82,9 @@ class ExecutableModule(torch.nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """There is no Python code to run."""
-        raise UnsupportedError(f"{self.where} was loaded from an executable, which has its program for the shapes and the mode that it was exported "
-                               "with, and no code to compile for others: call it with those, or make the module itself.")
+        raise UnsupportedError(f"{self.where} was loaded from an executable, which has its program for the shapes and "
+                               "the mode that it was exported with, and no code to compile for others: call it with "
+                               "those, or make the module itself.")
 
 
 def module_of(opened: Opened) -> Homed:

@@ -3,12 +3,15 @@ from __future__ import annotations
 
 import inspect
 import os
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from ..options.options import Options, with_defaults
 from ..runtime.executable_file import Opened
@@ -16,13 +19,19 @@ from ..runtime.inference_model import InferenceModel
 from ..runtime.loading import edited, optimizer_in
 from ..runtime.model import Model
 from ..runtime.training_model import TrainingModel
-from ..system.errors import OptionError, TileflowError
+from ..system.errors import DataError, OptionError, TileflowError, UnsupportedError
+from ..system.nested import Form, Results
 from .annotations import Exporter
-from .calls import Form, Results, array_of, flattened, result_of
+from .calls import array_of, flattened, result_of
 from .executable import ExecutableModule, module_of, nesting_data, nesting_of
 from .homes import Homed
-from .optimizers import mapped
+from .moments import begin, shown, taken, tell
+from .optimizers import kind_of, mapped, numbers
 from .source import TorchSource
+
+_MODE = attrgetter("training")
+_begun: WeakIdKeyDictionary = WeakIdKeyDictionary()
+"""Optimizers of which something was compiled: what they remember goes on. (Executors, where these have none.)"""
 
 
 class Executor:
@@ -32,7 +41,8 @@ class Executor:
     Called for training it does `device_iterations` weight updates and returns what `forward` returns, in the output
     mode. The first dimension of every tensor is divided into micro-batches, as `tileflow.training_model` does it.
 
-    model: the module. options: those that hold, frozen.
+    model: the module. options: those that hold, frozen. follows: attributes of an optimizer of PyTorch's, which
+    schedulers change, hold from the next call on; else from the next `set_optimizer` on.
     """
 
     def __init__(
@@ -46,7 +56,8 @@ class Executor:
         if exporter not in (None, *get_args(Exporter)):
             raise OptionError(f"exporter is {' or '.join(map(repr, get_args(Exporter)))}, not {exporter!r}.")
         self.model, self.options, self.training = module, options, training
-        self._optimizer, self._exporter = optimizer, exporter
+        self._exporter, self.follows = exporter, True
+        self._use(optimizer)
         self._parameters = [p.name for p in inspect.signature(module.forward).parameters.values()
                             if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         self._homed: Homed | None = None
@@ -61,7 +72,8 @@ class Executor:
         made = self._current
         trained = made is not None and isinstance(made.model, TrainingModel)
         remembered = self._trained_model().optimizer_state_dict() if trained else self._awaited
-        return _again, (self.model, self.options.clone(), self.training, self._optimizer, self._exporter, remembered)
+        options, optimizer = self.options.clone(), self._optimizer
+        return _again, (self.model, options, self.training, optimizer, self._exporter, self.follows, remembered)
 
     # ---- calls
 
@@ -79,8 +91,12 @@ class Executor:
             UnsupportedError: the module cannot be exported, or what was exported computes something else than PyTorch.
             ShapeError, TypeMismatchError, TrainingError: as `tileflow.training_model` has them.
         """
+        if self._numbers is not None and self.follows and numbers(self._optimizer) != self._numbers:
+            self.set_optimizer(self._optimizer)
         made, tensors = self._ready(args, kwargs)
         found = made.model(*[array_of(t) for t in tensors])
+        if made.source.example is tensors:                  # which are nobody's but the caller's
+            made.source.example = ()
         if self.training:
             assert self._homed is not None
             self._homed.home.written += 1
@@ -92,7 +108,8 @@ class Executor:
         """Export, check and compile for such arguments without running."""
         self._ready(args, kwargs)
 
-    def compile_and_export(self, path: str | os.PathLike[str], *args: Any, export_model: bool = True, **kwargs: Any) -> Path:
+    def compile_and_export(self, path: str | os.PathLike[str], *args: Any, export_model: bool = True,
+                           **kwargs: Any) -> Path:
         """Compile for such arguments, if need be, and write the executable: `compile`, then `save`."""
         self.compile(*args, **kwargs)
         return self.save(path, export_model)
@@ -112,8 +129,8 @@ class Executor:
         return Path(path)
 
     def load_executable(self, path: str | os.PathLike[str]) -> None:
-        """Take a program that `compile_and_export` or `save` wrote of a model of such a module, in place of compiling it;
-        weights and what the optimizer remembers stay this module's.
+        """Take a program that `compile_and_export` or `save` wrote of a model of such a module, in place of compiling
+        it; weights and what the optimizer remembers stay this module's.
 
         Raises:
             ModelError: the file cannot be read, is damaged or of no module.
@@ -121,11 +138,12 @@ class Executor:
         """
         found = nesting_of(Opened(path))
         self._parameters = list(found.parameters)
-        made = self._new(found.form, tuple([m.training for m in self._modules]))
+        made = self._new(found.form, self._modes())
         made.given = found.results, found.own
         made.model.load_executable(path)
         self._made.append(made)
         self._current = made
+        _begun[self if self._optimizer is None else self._optimizer] = True
 
     def is_compiled(self) -> bool:
         """It was called, or `compile`d, since it was made or destroyed."""
@@ -133,7 +151,7 @@ class Executor:
 
     def _ready(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[_Made, Sequence[torch.Tensor]]:
         """What is compiled for these arguments and the modes of the module's parts, and the tensors among them."""
-        current, modes = self._current, tuple([m.training for m in self._modules])
+        current, modes = self._current, self._modes()
         tensors: Sequence[torch.Tensor] = args
         alike = (
             current is not None
@@ -146,26 +164,38 @@ class Executor:
             form = current.form
         else:
             form, tensors = flattened(args, kwargs, self._parameters)
+            if not tensors and self._parameters:                # a forward() of none has state alone, and one micro-batch
+                raise DataError("A call needs at least one tensor, whose rows are divided into micro-batches.")
         if current is None or not alike or current.modes != modes:
             current = next((m for m in self._made if m.modes == modes and not m.form.differs(form)), None)
         if self._homed is not None and not self._homed.look():
             self._forget()
-            current = None
+            current, modes = None, self._modes()
         if current is None:
             current = self._make(form, modes)
         self._current = current
         current.source.example = tensors
+        again = self._takes_turn()
         if not current.model.is_compiled or self._awaited is not None:
             self._compile(current, tensors)
+        elif again and isinstance(current.model, TrainingModel):
+            begin(current.model)
+            self._take_moments(self._optimizer)
         return current, tensors
 
-    def _make(self, form: Form, modes: tuple[bool, ...]) -> _Made:
+    def _modes(self) -> tuple[Any, ...]:
+        """What is compiled in besides arguments: the type of PyTorch's autocast around the call, the modes of the
+        parts."""
+        cast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+        return cast, *map(_MODE, self._modules)
+
+    def _make(self, form: Form, modes: tuple[Any, ...]) -> _Made:
         """A model for one form of calls, not compiled yet, to be kept."""
         made = self._new(form, modes)
         self._made.append(made)
         return made
 
-    def _new(self, form: Form, modes: tuple[bool, ...]) -> _Made:
+    def _new(self, form: Form, modes: tuple[Any, ...]) -> _Made:
         """A model for one form of calls."""
         if self._homed is None:
             self._homed = Homed(self.model)
@@ -183,9 +213,36 @@ class Executor:
 
     def _compile(self, made: _Made, tensors: Sequence[torch.Tensor]) -> None:
         made.model.compile(*[array_of(t) for t in tensors])
+        whose = self if self._optimizer is None else self._optimizer
+        if isinstance(made.model, TrainingModel) and whose not in _begun:
+            begin(made.model)
+        _begun[whose] = True
         if self._awaited is not None and isinstance(made.model, TrainingModel):
             made.model.load_optimizer_state_dict(self._awaited)
             self._awaited = None
+        self._take_moments(self._optimizer)
+
+    def _takes_turn(self) -> bool:
+        """Whether another optimizer of PyTorch's has updated these weights since: what it remembers is in its own form
+        again, as in PyTorch."""
+        if not self.training or self._homed is None or self._numbers is None:
+            return False
+        home = self._homed.home
+        last = None if home.trains is None else home.trains()
+        if last is self:
+            return False
+        if another := last is not None and last._optimizer is not self._optimizer:
+            assert last is not None
+            last._give_back()
+        home.trains = weakref.ref(self)
+        return another
+
+    def _give_back(self) -> None:
+        """Let an optimizer of PyTorch's have what the compiled model remembers for it."""
+        if moments := self._shown_moments(self._optimizer):
+            for number, p in enumerate(p for group in self._optimizer.param_groups for p in group["params"]):
+                if number in moments:
+                    self._optimizer.state[p] = moments[number]
 
     def _trainable(self) -> dict[int, str]:
         """The names of the parameters that require gradients, by identity."""
@@ -196,6 +253,7 @@ class Executor:
     def destroy(self) -> None:
         """Forget what is compiled, so that the next call may have other shapes. Weights and what the optimizer
         remembers stay."""
+        self._give_back()
         self._forget()
         self._current = None
 
@@ -209,13 +267,13 @@ class Executor:
         self._made, self._current = [], None
         self._modules = self._moded()
         if self._homed is not None:
-            self._homed.settle()
+            self._homed.renew()
 
     # ---- the optimizer
 
     def set_optimizer(self, optimizer: Any) -> None:
-        """Update the weights with this optimizer's attributes from the next call on; a scheduler's step takes effect
-        so. Nothing is compiled, and moments go on.
+        """Update the weights with this optimizer's attributes from the next call on. (Attributes of the optimizer that
+        the model has need no call.) Nothing is compiled, and moments go on.
 
         Raises:
             OptionError: it is of another class, or something that is compiled in differs.
@@ -227,7 +285,36 @@ class Executor:
             for made in self._made:
                 assert isinstance(made.model, TrainingModel)
                 made.model.set_optimizer(ours)
-        self._optimizer = optimizer
+        self._use(optimizer)
+        self._take_moments(optimizer)
+
+    def _use(self, optimizer: Any) -> None:
+        """Have this optimizer from now on."""
+        known = kind_of(optimizer) is not None and self.training
+        if known and optimizer is not getattr(self, "_optimizer", None):
+            tell(optimizer, self._shown_moments, self._take_moments)
+        self._optimizer, self._numbers = optimizer, numbers(optimizer) if known else None
+
+    def _shown_moments(self, optimizer: Any) -> dict[int, dict[str, torch.Tensor]]:
+        """What the compiled model remembers for an optimizer of PyTorch's, in its form; nothing before there is one."""
+        if not self._serves(optimizer) or self._homed is None:
+            return {}
+        return shown(optimizer, self._homed.names(), self._trained_model().optimizer_state_dict())
+
+    def _take_moments(self, optimizer: Any) -> None:
+        """What an optimizer of PyTorch's remembers is the compiled model's from now on."""
+        if self._serves(optimizer) and optimizer.state and self._homed is not None:
+            model = self._trained_model()
+            model.load_optimizer_state_dict(taken(optimizer, self._homed.names(), model.optimizer_state_dict()))
+            optimizer.state.clear()
+
+    def _serves(self, optimizer: Any) -> bool:
+        """It is the model's own and PyTorch's, and something is compiled that updates by it."""
+        made = self._current
+        if self._numbers is None or optimizer is not self._optimizer or made is None or not made.model.is_compiled or self._homed is None:
+            return False
+        trains = self._homed.home.trains
+        return trains is None or trains() in (None, self)
 
     def optimizer_state_dict(self) -> dict[str, np.ndarray]:
         """Copies of all that the optimizer remembers, by name (TileflowError before the model is compiled)."""
@@ -237,6 +324,8 @@ class Executor:
         """Go on from what `optimizer_state_dict` gave; before the first call it is kept until then."""
         if self._current is None:
             self._awaited = {name: np.array(value) for name, value in tensors.items()}
+            if self._numbers is not None:
+                self._optimizer.state.clear()
         else:
             self._trained_model().load_optimizer_state_dict(tensors)
 
@@ -321,10 +410,12 @@ def _again(
     training: bool,
     optimizer: Any,
     exporter: Exporter | None,
+    follows: bool,
     remembered: Mapping[str, Any] | None,
 ) -> Executor:
     """An executor out of a pickle, or copied."""
     made = Executor(module, options, training, optimizer, exporter)
+    made.follows = follows
     if remembered is not None:
         made.load_optimizer_state_dict(remembered)
     return made
@@ -333,7 +424,7 @@ def _again(
 class _Made:
     """A model for one form of calls and one set of modes. plain: the form is tensors one after the other."""
 
-    def __init__(self, model: Model, source: TorchSource, form: Form, modes: tuple[bool, ...]) -> None:
+    def __init__(self, model: Model, source: TorchSource, form: Form, modes: tuple[Any, ...]) -> None:
         self.model, self.source, self.form, self.modes = model, source, form, modes
         self.plain = (
             not form.constants and form.spec == flattened(tuple(torch.zeros(()) for _ in form.tensors), {}, ())[0].spec
@@ -368,6 +459,10 @@ def _chosen(options: Options | None) -> Options:
 def _module(module: Any) -> torch.nn.Module:
     if not isinstance(module, torch.nn.Module):
         raise OptionError(f"model must be a torch.nn.Module, not {type(module).__name__}.")
+    for path, m in module.named_modules():
+        if isinstance(m, torch.jit.ScriptModule):
+            raise UnsupportedError(f"{path or 'The module'} is compiled by torch.jit, which has no tensors to share; "
+                                   "give the module that it was made of.")
     return module
 
 
@@ -401,17 +496,17 @@ def inference_model(
         module: the module, or an executor that trains it. It runs in its mode: call `module.eval()` where dropout is
             not to drop.
     """
-    chosen = _chosen(options)
-    if not chosen.given("gradient_accumulation", files=False):
-        chosen.gradient_accumulation = 1
-    return Executor(_module(module.model if isinstance(module, Executor) else module), chosen, False, None, exporter)
+    given = module.model if isinstance(module, Executor) else module
+    return Executor(_module(given), _chosen(options).for_inference(), False, None, exporter)
 
 
 def load_executable(
-    path: str | os.PathLike[str], edit_options: Callable[[Options], Any] | None = None, *, optimizer: Any = None, **changes: Any
+    path: str | os.PathLike[str], edit_options: Callable[[Options], Any] | None = None, *, optimizer: Any = None,
+    **changes: Any
 ) -> Executor:
-    """What `compile_and_export` or `save` of a module's model wrote, to be called as the module was, which need not be there: its `model` is a module
-    of the weights alone, by their names. Arguments and errors are those of `tileflow.load_executable`; nothing of the file is executed.
+    """What `compile_and_export` or `save` of a module's model wrote, to be called as the module was, which need not be
+    there: its `model` is a module of the weights alone, by their names. Arguments and errors are those of
+    `tileflow.load_executable`; nothing of the file is executed.
 
         model = tileflow.torch.load_executable("digits.tileflow")
         prediction, loss = model(x, labels)

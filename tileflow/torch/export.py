@@ -17,9 +17,10 @@ from ..graph import Hints
 from ..importers.onnx import OnnxModel, wrap_model
 from ..importers.onnx.domains.marks import DOMAIN, MARK
 from ..system.errors import UnsupportedError
+from ..system.nested import Form, Results
 from ..system.text import one_line
 from .annotations import KEY, SCOPE, Asked, Export, Exporter, exporting, under_export
-from .calls import Form, Results
+from .calls import array_of
 from .observed import Observed, returned_by
 from .tracing import put_back, quietly
 
@@ -31,6 +32,7 @@ CALLED = re.compile(r"%(\w+) :")
 """The node of torch.export's graph in what ONNX's nodes say of it."""
 _NUMBER = torch.ops.aten.scalar_tensor.default
 _NORM = torch.ops.aten._native_batch_norm_legit_functional.default
+_PLAIN_NORM = torch.ops.aten._native_batch_norm_legit.no_stats
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class _Wrapped(torch.nn.Module):
     def __init__(self, module: torch.nn.Module, form: Form, written: Sequence[str], training: bool) -> None:
         super().__init__()
         self.module, self.training = module, module.training
-        self._form, self._written, self.trains = form, tuple(written), training
+        self._form, self._written, self.trains, self.names = form, tuple(written), training, form.names
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         args, kwargs = self._form.nested(tensors)
@@ -116,7 +118,7 @@ def exported(module: torch.nn.Module, form: Form, tensors: Sequence[torch.Tensor
             continue
         wrapped = _Wrapped(module, form, written, training)
         try:
-            with put_back(module), quietly():
+            with put_back(module), quietly(), torch.enable_grad():
                 file = exporter(wrapped, tuple(tensors))
         except Exception as error:                          # exporters raise whatever a tracer or a translation meets
             if isinstance(error, UnsupportedError):
@@ -155,11 +157,9 @@ def _by_torch_export(wrapped: _Wrapped, tensors: tuple[torch.Tensor, ...]) -> _F
         number = origin.meta.get("custom", {}).get(KEY)
         if number is not None:
             file.hints[node.name] = export.scopes[number]
-        if (
-            node.op_type == "BatchNormalization"
-            and origin.target is _NORM
-            and origin.args[5]
-            and origin.args[3] is not None
+        if node.op_type == "BatchNormalization" and (
+            (origin.target is _NORM and origin.args[5] and origin.args[3] is not None)
+            or (origin.target is _PLAIN_NORM and origin.args[3])
         ):
             node.attribute.append(
                 onnx.helper.make_attribute("training_mode", 1)
@@ -191,8 +191,15 @@ def _by_torchscript(wrapped: _Wrapped, tensors: tuple[torch.Tensor, ...]) -> _Fi
             training=torch.onnx.TrainingMode.PRESERVE,
             do_constant_folding=False,
             opset_version=OPSET,
+            input_names=(names := [f"tensors.{i}" for i in range(len(tensors))]),
         )
     file = _File(onnx.load_from_string(buffer.getvalue()), export, wrapped)
+    left = {v.name: v for v in file.proto.graph.input}        # TorchScript drops what nothing reads
+    types = [(onnx.helper.np_dtype_to_tensor_dtype(array_of(t).dtype), t.shape) for t in tensors]
+    every = [left.get(name) or onnx.helper.make_tensor_value_info(name, *t)
+             for name, t in zip(names, types, strict=True)]
+    del file.proto.graph.input[:]
+    file.proto.graph.input.extend(every)
     for node in file.proto.graph.node:
         numbers = SCOPE.findall(node.name)
         if numbers:
@@ -221,7 +228,7 @@ def _ordered(
     """The exporter's file with names of the module's, marks taken out, and an output for all that it writes."""
     graph = file.proto.graph
     results, own, losses = file.export.told
-    _rename(file.proto, {f"module.{name}": own for name, own in canonical.items()})
+    _rename(file.proto, {f"module.{name}": own for name, own in canonical.items()}, file.wrapped.names)
     outputs = [v.name for v in graph.output]
     count = len(outputs) - len(written)
     kept = {canonical[name]: outputs[count + i] for i, name in enumerate(written)}
@@ -255,8 +262,9 @@ def _ordered(
     )
 
 
-def _rename(proto: ModelProto, names: Mapping[str, str]) -> None:
-    """Stored tensors under other names; those that get one name are one."""
+def _rename(proto: ModelProto, names: Mapping[str, str], inputs: Sequence[str]) -> None:
+    """Stored tensors under other names; those that get one name are one. Inputs by what `forward` calls them, as far as
+    these are free."""
     graph = proto.graph
     present = {t.name for t in graph.initializer}
     taken = {name for node in graph.node for name in (*node.input, *node.output)} | {
@@ -264,7 +272,8 @@ def _rename(proto: ModelProto, names: Mapping[str, str]) -> None:
     }
     new = {old: own for old, own in names.items() if old in present}
     clashes = {name: f"{name}.value" for name in taken - present if name in new.values()}
-    change = new | clashes
+    free = {own for own in inputs if inputs.count(own) == 1} - taken - {*names.values()}
+    change = new | clashes | {v.name: own for v, own in zip(graph.input, inputs, strict=True) if own in free}
     seen: set[str] = set()
     tensors = []
     for tensor in graph.initializer:

@@ -20,8 +20,9 @@ from ..runtime.executable import Recent
 from ..runtime.gradient_model import GradientModel
 from ..runtime.inference_model import InferenceModel
 from ..runtime.onnx_source import OnnxSource
-from ..system.errors import DataError, OptionError
+from ..system.errors import DataError, OptionError, UnsupportedError
 from ..system.packaged import model_path
+from .annotations import exporting
 from .calls import array_of, result_of, tensor_of
 
 
@@ -61,6 +62,8 @@ class Function(torch.nn.Module):
         self._model = InferenceModel(self._source, chosen)
         self._gradients: Recent[tuple[Any, ...], GradientModel | None] = Recent(32)
         self._names: list[str] = []
+        """Of the parameters."""
+        self._buffer_names: list[str] = []
         self._seen: dict[str, tuple[int, int]] = {}
         session = self._source.session
         for name in session.names("parameter", "buffer"):
@@ -81,14 +84,16 @@ class Function(torch.nn.Module):
             self._names.append(name)
         else:
             holder._buffers[last] = view
+            self._buffer_names.append(name)
 
-    def _of(self, name: str) -> torch.nn.Parameter:
+    def _of(self, name: str) -> torch.Tensor:
         holder: torch.nn.Module = self
         *path, last = name.split(".")
         for part in path:
             holder = holder._modules[part]                # type: ignore[assignment]
-        found = holder._parameters[last]
-        assert found is not None
+        found = holder._parameters.get(last, holder._buffers.get(last))
+        if found is None:
+            raise UnsupportedError(f"The {name!r} of {self.path} is gone; make the Function anew.")
         return found
 
     def forward(self, *inputs: torch.Tensor) -> Any:
@@ -96,33 +101,45 @@ class Function(torch.nn.Module):
 
         Raises:
             DataError: the number of inputs is another.
+            UnsupportedError: a parameter or buffer is of another type or shape than the file's.
         """
+        if exporting() is not None:
+            raise UnsupportedError(f"{self.path} is a Function, which no exporter can write into another model; call "
+                                   "it before that, or train its network by PyTorch.")
         ports = self._source.model.inputs
         if len(inputs) != len(ports):
             raise DataError(
                 f"{self.path} has {len(ports)} inputs ({', '.join(p.name for p in ports)}) and got {len(inputs)}."
             )
         parameters = [self._of(name) for name in self._names]
-        self._look(parameters)
+        self._look()
         outputs: tuple[torch.Tensor, ...] = _Run.apply(self, len(inputs), *inputs, *parameters)
         return outputs[0] if len(outputs) == 1 else outputs
 
-    def _look(self, parameters: Sequence[torch.nn.Parameter]) -> None:
-        """Take over what an optimizer, or a user, did to the parameters since the last call."""
+    def _look(self) -> None:
+        """Take over what an optimizer, or a user, did to parameters and buffers since the last call."""
         session, edits = self._source.session, {}
-        for name, p in zip(self._names, parameters, strict=True):
-            now = p.data_ptr(), p._version
+        for name in (*self._names, *self._buffer_names):
+            t = self._of(name)
+            now = t.data_ptr(), t._version
             if self._seen.get(name) == now:
                 continue
-            if name in self._seen or p.data_ptr() != session[name].ctypes.data:
-                edits[name] = array_of(p)
+            array, own = array_of(t), session[name]
+            if (array.dtype, array.shape) != (own.dtype, own.shape):
+                raise UnsupportedError(f"The {name!r} of {self.path} is {array.dtype}{list(array.shape)}, and the "
+                                       f"file's is {own.dtype}{list(own.shape)}: a Function computes in the types of its file; "
+                                       "convert its inputs and outputs.")
+            if name in self._seen or now[0] != own.ctypes.data:
+                edits[name] = array
             self._seen[name] = now
         if edits:
             session.put(edits)
-            for name, p in zip(self._names, parameters, strict=True):
-                if name in edits and p.data_ptr() != session[name].ctypes.data:
-                    p.data = tensor_of(session[name])
-                self._seen[name] = p.data_ptr(), p._version
+            with torch.inference_mode(False):
+                for name in edits:
+                    t = self._of(name)
+                    if t.data_ptr() != session[name].ctypes.data:
+                        t.data = tensor_of(session[name])
+                    self._seen[name] = t.data_ptr(), t._version
 
     def _run(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         found = self._model(*[array_of(t) for t in inputs])

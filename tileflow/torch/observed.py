@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from ..system.errors import UnsupportedError
-from .calls import Form, Results
-from .tracing import Watching, WithoutDraws, put_back, same
+from ..system.nested import Form, Results
+from .calls import results_of
+from .tracing import Watching, WithoutDraws, check_hooks, put_back, same
 
 
 @dataclass(frozen=True)
@@ -37,10 +38,10 @@ class Observed:
 def returned_by(call: Callable[[], Any], training: bool) -> tuple[Results, list[torch.Tensor], int, tuple[int, ...]]:
     """A call's results and tensors, losses that were not returned after them; how many are its own; the places of
     losses among them."""
-    watching = Watching()
+    watching = Watching(training)
     with watching:
         returned = call()
-    results, tensors = Results.of(returned)
+    results, tensors = results_of(returned)
     own = len(tensors)
     if training and not any(t.dim() == 0 and t.is_floating_point() for t in tensors):
         tensors += [loss for loss in watching.losses if loss.dim() == 0 and not any(loss is t for t in tensors)]
@@ -53,8 +54,10 @@ def observe(module: torch.nn.Module, form: Form, tensors: Sequence[torch.Tensor]
     were `after` another call.
 
     Raises:
-        UnsupportedError: it writes its parameters.
+        UnsupportedError: it writes its parameters, or has gradients of its own where it is to be trained.
     """
+    if training:
+        check_hooks(module)
     parameters = [(name, p, p._version) for name, p in module.named_parameters()]
     args, kwargs = form.nested([t.clone() for t in tensors])
     with put_back(module):

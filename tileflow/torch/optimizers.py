@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from glob import escape
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -63,18 +64,30 @@ def _for_these(ours: optim.Optimizer, trained: frozenset[str] | None) -> Mapped:
     return Mapped(ours, trained)
 
 
+def kind_of(optimizer: Any) -> str | None:
+    """The name of PyTorch's class where an update here does what the optimizer's does."""
+    return next((name for name in NUMBERS if type(optimizer) is getattr(torch.optim, name)), None)
+
+
+_ATTRIBUTES = {kind: itemgetter("lr", *names) for kind, names in NUMBERS.items()}
+
+
+def numbers(optimizer: torch.optim.Optimizer) -> list[Any]:
+    """What the attributes of its groups are now that may change, a tuple for each; tensors by their values."""
+    found: list[Any] = [*map(_ATTRIBUTES[type(optimizer).__name__], optimizer.param_groups)]
+    return [*map(_plain, found)] if any(isinstance(group[0], torch.Tensor) for group in found) else found
+
+
 def _ours(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> optim.Optimizer:
-    kind = next((name for name in NUMBERS if type(optimizer) is getattr(torch.optim, name)), None)
+    kind = kind_of(optimizer)
     if kind is None:
         raise OptionError(
             f"{type(optimizer).__name__} has no update here; use {', '.join(NUMBERS)} of torch.optim, or one of "
             "tileflow.optim."
         )
-    if optimizer.state:
-        raise OptionError(
-            f"The {kind} has made steps of its own, and what it remembers of them is not taken over; give a new one, and "
-            "let the executor's load_optimizer_state_dict go on from what optimizer_state_dict of an earlier run gave."
-        )
+    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+        raise OptionError(f"The {kind} has hooks on its step, which are not called here, where the step is compiled; "
+                          "take them away.")
     groups = [group for group in optimizer.param_groups if any(id(p) in names for p in group["params"])]
     if not groups:
         raise OptionError(

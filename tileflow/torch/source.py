@@ -17,20 +17,20 @@ from ..precision.types import Precision
 from ..runtime.data import Dataset
 from ..runtime.executable import Recent
 from ..runtime.host import Host, Progress
-from ..runtime.source import Signature
+from ..runtime.source import Flat, Signature
 from ..runtime.stored import Stored
 from ..state import fitting
 from ..system.errors import TileflowWarning, UnsupportedError
+from ..system.nested import Form
 from .amend import amend
 from .annotations import Exporter
-from .calls import Form
 from .check import check
 from .export import Exported, exported
 from .homes import Homed, own_arrays
 from .observed import observe
 
 
-class TorchSource:
+class TorchSource(Flat):
     """A module before the types of its inputs are known.
 
     form, example: of the call for which a graph is wanted next. trained: what the optimizer updates, by the names of
@@ -74,12 +74,12 @@ class TorchSource:
         """
         return self._imported.get(tuple(inputs), lambda: self._export(inputs))
 
+    @torch.inference_mode(False)
     def _export(self, inputs: Sequence[TensorType]) -> tuple[Exported, Imported]:
         assert self.form is not None
-        micro = [
-            x[: t.shape[0]] if t.rank and t.shape[0] < x.shape[0] else x
-            for x, t in zip(self.example, inputs, strict=True)
-        ]
+        given = [x.clone() if x.is_inference() else x for x in self.example]
+        micro = [x[:t.shape[0]] if t.rank and t.shape[0] < x.shape[0] else x
+                 for x, t in zip(given, inputs, strict=True)]
         seen = observe(self.module, self.form, micro, self.training)
         held = frozenset(name for name in self.homed.canonical.values() if name in self.session)
         made = exported(self.module, self.form, micro, seen, self.training, self.homed.canonical, held, self.by)
@@ -128,7 +128,7 @@ class TorchSource:
 
     def signature(self, inputs: Sequence[TensorType], training: bool) -> Signature:
         graph, _ = self.graph(inputs, training)
-        return Signature({v.name: v.type for v in graph.inputs}, tuple(graph.outputs))
+        return Signature.of({v.name: v.type for v in graph.inputs}, graph.outputs)
 
     def input_types(self, data: Dataset | None = None) -> dict[str, TensorType]:
         """A module takes the shapes of the first call."""
@@ -145,8 +145,8 @@ class TorchSource:
         return self.homed.names()
 
     def state_dict(self, training: bool) -> dict[str, np.ndarray]:
-        """Copies of the parameters and buffers by the session's names, all after the same whole update; of a module that nothing was compiled of
-        yet, its own."""
+        """Copies of the parameters and buffers by the session's names, all after the same whole update; of a module
+        that nothing was compiled of yet, its own."""
         found = self.session.snapshot("parameter", "buffer")
         return found or own_arrays(self.module, self.homed.canonical, {*self.homed.canonical.values()})
 

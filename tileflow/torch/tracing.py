@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import CheckpointFunction
 
 from ..system.errors import UnsupportedError
 from .annotations import Asked, exporting
@@ -45,17 +47,24 @@ LOSSES: frozenset[Any] = frozenset(
 """Functions that give losses: what they give is minimised where a module marks nothing and returns no number."""
 
 
+GRADIENTS: frozenset[Any] = frozenset({torch.autograd.grad, torch.autograd.backward, torch.Tensor.backward})
+HOOKS: frozenset[Any] = frozenset({torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook})
+APPLY = torch.autograd.Function.apply.__func__.__code__             # type: ignore[attr-defined]
+"""What calls the `forward` of functions that have a `backward` of their own, with gradients off."""
+
+
 class Watching(TorchFunctionMode):
     """Sees every function that `forward` calls. Where an export is under way it says what exporters drop: gradients
     that end (`detach`, `torch.no_grad`), label smoothing and rows of padding, which are computed from what they know.
 
+    trains: gradients are wanted, so that what gives them in a way of its own is refused.
     losses: what functions that are losses gave.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, trains: bool) -> None:
         super().__init__()
         self.losses: list[torch.Tensor] = []
-        self._with_gradients = torch.is_grad_enabled()
+        self._trains, self._with_gradients = trains, torch.is_grad_enabled()
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -64,6 +73,12 @@ class Watching(TorchFunctionMode):
         export = exporting()
         if func is F.embedding:
             _refuse(*args, **kwargs)
+        if self._trains and func in GRADIENTS:
+            raise UnsupportedError("forward() computes gradients itself (torch.autograd), which no exporter can write; "
+                                   "write them as functions of PyTorch's, or train this part by PyTorch itself.")
+        if self._trains and func in HOOKS:
+            raise UnsupportedError(f"forward() hangs a hook on a gradient ({func.__name__}), which exporters drop; "
+                                   "take it away, or train this part by PyTorch itself.")
         written = INSTEAD_OF.get(func) if export is not None else None
         result: Any = None if written is None else written(*args, **kwargs)
         if result is None:
@@ -75,6 +90,14 @@ class Watching(TorchFunctionMode):
             or func is torch.detach
             or (self._with_gradients and not torch.is_grad_enabled())
         )
+        if self._trains and ends and (own := _function()) is not None:
+            raise UnsupportedError(
+                "torch.utils.checkpoint with use_reentrant=True has gradients that exporters drop; set "
+                "use_reentrant=False."
+                if own is CheckpointFunction else
+                f"{own.__qualname__} is a torch.autograd.Function with a backward() of its own, which exporters drop; "
+                "write it as functions of PyTorch's (x + (f(x) - x).detach() has f's values and x's gradient), or "
+                "declare it as an operator: tileflow.torch.custom_op.")
         if (
             export is not None
             and ends
@@ -84,6 +107,31 @@ class Watching(TorchFunctionMode):
         ):
             return export.mark(result, Asked(detached=True))
         return result
+
+
+def _function() -> type | None:
+    """The torch.autograd.Function of a user's whose `forward` is under way, or PyTorch's for checkpoints; None where
+    none is."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None:
+        if frame.f_code is APPLY:
+            own: type = frame.f_locals["cls"]
+            if own is CheckpointFunction or not own.__module__.startswith(("torch.", "tileflow.")):
+                return own
+        frame = frame.f_back
+    return None
+
+
+def check_hooks(module: torch.nn.Module) -> None:
+    """UnsupportedError where a module or a parameter has a hook on its gradient: exporters see none of it."""
+    for path, m in module.named_modules():
+        if m._backward_hooks or m._backward_pre_hooks:
+            raise UnsupportedError(f"{path or type(module).__name__} has a hook on its gradients "
+                                   "(register_full_backward_hook), which exporters drop; take it away.")
+    for path, p in module.named_parameters():
+        if p._backward_hooks or p._post_accumulate_grad_hooks:  # type: ignore[attr-defined]
+            raise UnsupportedError(f"The parameter {path!r} has a hook on its gradient, which exporters drop; take it "
+                                   "away.")
 
 
 def _smoothed(
@@ -127,8 +175,8 @@ def _refuse(
     """Raise UnsupportedError for a lookup of which exporters drop something that nothing else says."""
     if max_norm is not None:
         raise UnsupportedError(
-            "An embedding with max_norm writes its own weights in forward(), and the optimizer does; leave max_norm out, "
-            "and scale rows between calls."
+            "An embedding with max_norm writes its own weights in forward(), and the optimizer does; leave max_norm "
+            "out, and scale rows between calls."
         )
     if scale_grad_by_freq:
         raise UnsupportedError(
@@ -257,11 +305,16 @@ def quietly() -> Iterator[None]:
     before = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.CRITICAL + 1)
+    log = getattr(torch._C, "_jit_onnx_log", None)          # TorchScript's own, which writes past Python's streams
+    if log is not None:
+        torch._C._jit_onnx_log = lambda *_: None            # type: ignore[attr-defined]
     try:
         said = io.StringIO()                                # where exporters print graphs, whoever listens
         with warnings.catch_warnings(), contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
             warnings.simplefilter("ignore")
             yield
     finally:
+        if log is not None:
+            torch._C._jit_onnx_log = log                    # type: ignore[attr-defined]
         for logger, level in zip(loggers, before, strict=True):
             logger.setLevel(level)

@@ -6,6 +6,6 @@ from . import select as _select  # noqa: F401
 from . import sequences as _sequences  # noqa: F401
 from . import strings as _strings  # noqa: F401
 from . import text as _text  # noqa: F401
-from .registry import Attributes, Datum, Hosted, hosted, hosted_form, is_hosted, is_plain
+from .registry import Attributes, Datum, PythonHandler, hosted, hosted_form, is_hosted, is_plain
 
-__all__ = ["Attributes", "Datum", "Hosted", "hosted", "hosted_form", "is_hosted", "is_plain"]
+__all__ = ["Attributes", "Datum", "PythonHandler", "hosted", "hosted_form", "is_hosted", "is_plain"]

@@ -25,7 +25,8 @@ def image_decoder(attrs: Attributes, encoded: np.ndarray) -> list[Datum]:
         raise UnsupportedError(f"{attrs.title} has the pixel_format {wanted!r}; there are {', '.join(FORMATS)}")
     try:
         with Image.open(io.BytesIO(encoded.tobytes())) as image:
-            budget.require(4 * image.width * image.height, f"The image that {attrs.title} decodes", "give a smaller one")
+            budget.require(4 * image.width * image.height, f"The image that {attrs.title} decodes",
+                           "give a smaller one")
             pixels = np.asarray(image.convert(FORMATS[wanted]))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise DataError(f"{attrs.title} gets bytes that are no image ({error})") from None

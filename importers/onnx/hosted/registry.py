@@ -9,6 +9,7 @@ TileflowError with a sentence, or ValueError, TypeError and IndexError, from whi
 """
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,26 +37,26 @@ class Attributes(dict[str, Any]):
 
 
 @dataclass(frozen=True)
-class Hosted:
+class PythonHandler:
     """How Python runs an operator. `others`: only where an operand is no tensor of numbers; of numbers the engine has the operator."""
 
     function: Function
     others: bool
 
 
-_HOSTED: dict[tuple[str, str], Hosted] = {}
+_HOSTED: dict[tuple[str, str], PythonHandler] = {}
 
 
 def hosted(*names: str, domain: str = "", others: bool = False) -> Callable[[Function], Function]:
-    """Register a function for the operators `names`; `others`: see `Hosted`."""
+    """Register a function for the operators `names`; `others`: see `PythonHandler`."""
     def register(function: Function) -> Function:
         for name in names:
-            _HOSTED[domain, name] = Hosted(function, others)
+            _HOSTED[domain, name] = PythonHandler(function, others)
         return function
     return register
 
 
-def hosted_form(op_type: str, domain: str = "") -> Hosted | None:
+def hosted_form(op_type: str, domain: str = "") -> PythonHandler | None:
     """How Python runs an operator, or None where it does not."""
     return _HOSTED.get(("" if domain == "ai.onnx" else domain, op_type))
 
@@ -68,4 +69,10 @@ def is_hosted(node: NodeProto) -> bool:
 
 def is_plain(datum: Datum) -> bool:
     """A tensor of numbers or truth values, which compiled code takes."""
-    return isinstance(datum, np.ndarray) and datum.dtype.name in CODES
+    return isinstance(datum, np.ndarray) and _is_number(datum.dtype)
+
+
+@functools.cache
+def _is_number(dtype: np.dtype) -> bool:
+    """Whether an element type is one of ours: NumPy takes microseconds to name it, and every step of a loop asks."""
+    return dtype.name in CODES

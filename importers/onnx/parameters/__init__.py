@@ -7,4 +7,5 @@ from .stored import quantized_weights
 from .ties import Ties, listed
 from .views import TensorView
 
-__all__ = ["ResolvedModel", "TensorView", "Ties", "Verdict", "listed", "matches", "notes", "quantized_weights", "resolved", "verdicts"]
+__all__ = ["ResolvedModel", "TensorView", "Ties", "Verdict", "listed", "matches", "notes", "quantized_weights",
+           "resolved", "verdicts"]

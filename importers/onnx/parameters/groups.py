@@ -20,6 +20,7 @@ from onnx import NodeProto
 from tileflow.graph import STATISTIC
 
 from ..model import OnnxModel
+from .folds import computed_products
 from .norms import find_norms
 from .origins import origins_of
 from .patterns import matches
@@ -75,6 +76,8 @@ class Evidence:
         self.by_pytorch = model.proto.producer_name == "pytorch"
         self.by_torchscript = self.by_pytorch and not called
         """Stored tensors have the names of the network's parameters and buffers, unless the exporter numbered them."""
+        self.computed = computed_products(model) if self.by_torchscript else frozenset[str]()
+        """Weights that its names say were computed."""
         self._filled: dict[str, bool] = {}
         self._elements: dict[tuple[str, bool], tuple[Any, ...]] = {}
 
@@ -90,7 +93,8 @@ class Evidence:
             found = {next(iter(found)): uses}
         self._join_modules(found)
         unknown = found.pop(UNKNOWN, [])
-        parts = [UseGroup(tensor, key, members, unknown=len(members) if key[0] == STATISTIC else 0, called=self.called(members))
+        parts = [UseGroup(tensor, key, members, unknown=len(members) if key[0] == STATISTIC else 0,
+                          called=self.called(members))
                  for key, members in found.items()]
         known = next((part for part in parts if part.uses[0].role not in (STATISTIC, UNIT)), None)
         if unknown and known is not None:

@@ -17,7 +17,7 @@ WORDS = {"weight": "weight", "scale": "weight", "slope": "weight", "table": "wei
 """The usual name of a module's parameter by its role."""
 
 
-class Names:
+class NewNames:
     """Hands out names that are new in the file."""
 
     def __init__(self, model: OnnxModel, evidence: Evidence, free: set[str]) -> None:

@@ -230,8 +230,9 @@ def computed_from_parameters(f: Facts) -> Verdict | None:
     result = bool(f.sources) or bool(evidence.placeholders.known)
     unnamed = evidence.by_torchscript and f.made_up and f.first.node.op_type in KEEPS_NAMES and f.role == "weight" and not _has_folded_bias(f)
     normalised = not evidence.placeholders.known and f.made_up and f.role == "weight" and f.is_normalised
+    told = unnamed or normalised or f.ties.tensor(f.name) in evidence.computed or (result and f.given == {RESULT})
     declared = declared_role(f.first.node, f.first.index, f.model.opset)
-    if f.is_repeated or (declared in (*TRAINED, MOVED) and (unnamed or normalised or (result and f.given == {RESULT})) and f.looks_trained):
+    if f.is_repeated or (declared in (*TRAINED, MOVED) and told and f.looks_trained):
         return Verdict("parameter", f"the {f.role} of {f.first.node.op_type}", f.doubt)
     return None
 
@@ -362,5 +363,6 @@ def verdicts(model: OnnxModel, ties: Ties) -> dict[str, Verdict]:
         if uses and name not in ties.views:
             facts = Facts(model, ties, name, makers, weights_in_nodes)
             result[name] = next(verdict for rule in RULES if (verdict := rule(facts)) is not None)
-    told = {name: Verdict(kind, f"the network's {kind}") for name, kind in (ties.evidence.told or {}).items() if kind == "buffer"}
+    told = {name: Verdict(kind, f"the network's {kind}")
+            for name, kind in (ties.evidence.told or {}).items() if kind == "buffer"}
     return told | result

@@ -15,7 +15,7 @@ from tileflow.system.errors import OptionError
 
 from ..model import OnnxModel
 from .groups import MATRICES, UNKNOWN, Evidence, Key, UseGroup
-from .names import Names, freed
+from .names import NewNames, freed
 from .patterns import matches
 from .restored import dropped_biases
 from .unread import aliases
@@ -84,7 +84,7 @@ def find_ties(model: OnnxModel, tie: Sequence[str] = (), untie: Sequence[str] = 
     groups = {name: evidence.groups(name) if name in model.initializers else [UseGroup(name, UNKNOWN, uses)]
               for name, uses in evidence.uses.items() if uses}
     gone = freed(model, groups)
-    names = Names(model, evidence, gone)
+    names = NewNames(model, evidence, gone)
     for members in groups.values():
         names.give(members)
     tied = aliases(evidence)
@@ -110,7 +110,7 @@ def find_ties(model: OnnxModel, tie: Sequence[str] = (), untie: Sequence[str] = 
                 aliases={p.name: p.aliases for p in parts if p.aliases})
 
 
-def _restored(evidence: Evidence, names: Names) -> tuple[dict[str, TensorProto], dict[str, list[Use]]]:
+def _restored(evidence: Evidence, names: NewNames) -> tuple[dict[str, TensorProto], dict[str, list[Use]]]:
     """Dropped biases under new names, with their elements and their readers."""
     by_placeholder: dict[str, str] = {}
     elements: dict[str, TensorProto] = {}
@@ -134,7 +134,8 @@ def _is_unclear(part: UseGroup) -> bool:
     return part.unknown > 0 and len(part.uses) > 1 and not {use.role for use in part.uses} >= MATRICES
 
 
-def _untie(model: OnnxModel, groups: Mapping[str, list[UseGroup]], evidence: Evidence, names: Names, patterns: Sequence[str]) -> set[str]:
+def _untie(model: OnnxModel, groups: Mapping[str, list[UseGroup]], evidence: Evidence, names: NewNames,
+           patterns: Sequence[str]) -> set[str]:
     """Split the parameters that a pattern fits; their names."""
     changed = set()
     for tensor, parts in groups.items():
@@ -156,7 +157,8 @@ def _untie(model: OnnxModel, groups: Mapping[str, list[UseGroup]], evidence: Evi
     return changed
 
 
-def _tie(groups: Mapping[str, list[UseGroup]], evidence: Evidence, views: dict[str, TensorView], patterns: Sequence[str]) -> None:
+def _tie(groups: Mapping[str, list[UseGroup]], evidence: Evidence, views: dict[str, TensorView],
+         patterns: Sequence[str]) -> None:
     """Make one parameter of those that one pattern fits and that hold the same elements."""
     changed = set()
     for pattern in patterns:
@@ -195,7 +197,8 @@ def listed(names: Sequence[str]) -> str:
     return (", ".join(map(str, names[:LISTED])) or "none") + more
 
 
-def _renamed(model: OnnxModel, groups: Mapping[str, Sequence[UseGroup]], biases: Mapping[str, Sequence[Use]]) -> list[NodeProto]:
+def _renamed(model: OnnxModel, groups: Mapping[str, Sequence[UseGroup]],
+             biases: Mapping[str, Sequence[Use]]) -> list[NodeProto]:
     """The file's nodes, reading parameters by their names; Identity nodes that stood for a parameter are left out."""
     edits: dict[int, dict[int, str]] = defaultdict(dict)
     for name, uses in biases.items():

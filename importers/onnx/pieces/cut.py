@@ -24,7 +24,7 @@ from ..scope import Scope, StoredAs
 from ..site import DynamicOperandError, Site
 from ..tensors import text_array
 from ..unfold import graphs_of
-from ..weights import Weights
+from ..weights import ImportedStates
 from .steps import MOST_KEPT, Frame, Step, branch_steps, frame_of
 
 FEW = 64
@@ -81,7 +81,7 @@ class Cutter:
 
     def trained(self) -> list[str]:
         """The names of the tensors that are trained."""
-        weights = Weights(self.model, self.freeze, self.trainable)
+        weights = ImportedStates(self.model, self.freeze, self.trainable)
         return [name for name in self.model.tensors if weights.trains(name)]
 
     def texts(self) -> dict[str, np.ndarray]:

@@ -57,9 +57,12 @@ def run_hosted(step: Step, data: Mapping[str, Datum], run: RunBody) -> dict[str,
 def _attributes(step: Step, run: RunBody) -> Attributes:
     node = step.node
     opset = step.opset.get("" if node.domain == "ai.onnx" else node.domain, 0)
-    schema = schema_of(node, opset)
-    values = {name: python_value(a.default_value) for name, a in (schema.attributes if schema is not None else {}).items() if a.default_value.name}
-    for attribute in node.attribute:
-        value = python_value(attribute)
-        values[attribute.name] = Body(step.body(attribute.name), run, title(node)) if isinstance(value, GraphProto) else value
+    if step.attributes is None:
+        schema = schema_of(node, opset)
+        step.attributes = {name: python_value(a.default_value)
+                           for name, a in (schema.attributes if schema is not None else {}).items()
+                           if a.default_value.name}
+        step.attributes |= {a.name: python_value(a) for a in node.attribute}
+    values = {name: Body(step.body(name), run, title(node)) if isinstance(value, GraphProto) else value
+              for name, value in step.attributes.items()}
     return Attributes(values, title(node), opset, list(node.output))

@@ -4,6 +4,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from onnx import AttributeProto, GraphProto, NodeProto, helper
 
@@ -27,6 +28,8 @@ class Step:
     """What its inner graphs are, by attribute, once they were asked for."""
     expansions: dict[object, list[Step]] = field(default_factory=dict)
     """What it became where it stood for other nodes, by what decided that: the same steps each time."""
+    attributes: dict[str, Any] | None = None
+    """Those of the node, the schema's defaults included, graphs as they are: once they were asked for."""
 
     def __post_init__(self) -> None:
         captured = itertools.chain.from_iterable(free_names(graph) for graph in graphs_of(self.node))

@@ -1,4 +1,7 @@
-"""The weight gradient: dot products of output gradients and the unfolded image along the pixels, over several images."""
+"""The weight gradient: dot products of output gradients and the unfolded image along the pixels, over several images.
+
+The register blocks are a leaf of their own, called by its address, as those of the forward convolution are.
+"""
 from __future__ import annotations
 
 import functools
@@ -9,15 +12,17 @@ from llvmlite import ir
 
 from ...gemm.micro import add_dots, dot_totals
 from ...isa import cpu
-from ...isa.vector import WORD, Emitter, as_intrinsic, itemsize, vector, word
-from ...machine.call import Call, In, Out, Work
+from ...isa.vector import WORD, Emitter, define, itemsize, vector, word
+from ...machine.call import Address, Call, In, Out, Work
+from ...machine.called import CALLED, caller
+from ...machine.emitted import EmittedLeaf, signature_of, words_of
 from ...machine.inner import register_jitable
 from ...machine.leaf import Leaf, Numbers, generic
 from ...machine.places import address_of
 from ...sums import block_sum
 from ..problem import UNITS, ConvProblem, speed
 from .geometry import CACHE, Geometry, Unfolding, geometry, planes, rate, time
-from .unfold import HEAD, copy_rows, table, unfold
+from .unfold import HEAD, copy_rows, form_of, table, unfold
 
 LONG = 1024               # pixels that a dot product sums in registers, about
 RATE = 0.9                # speed as a part of a path's rate: ResNet's shapes on one AVX2 core
@@ -59,13 +64,32 @@ def _correlate(dtype: str, path: cpu.Cpu, rows: int, cols: int) -> Any:
     return emit
 
 
+WORDS = "oc, k, images, pixels, a, a_row, a_image, offsets, u, u_image, c, c_row, accumulate"
+"""What the convolution hands the register blocks: rows and columns of what they cover, then what `_correlate` asks for;
+addresses, strides in bytes."""
+
+
 @functools.cache
-def correlate(dtype: str, path: cpu.Cpu, rows: int, cols: int) -> Any:
-    """Numba-callable `correlate(images, pixels, a, a_row, a_image, offsets, u, u_image, c, c_row, accumulate, skip_rows, skip_cols)`:
-    see `_correlate`."""
-    return as_intrinsic(f"tileflow_correlate_{dtype}_{path.name}_{rows}x{cols}",
-                        "images, pixels, a, a_row, a_image, offsets, u, u_image, c, c_row, accumulate, skip_rows, skip_cols", path,
-                        _correlate(dtype, path, rows, cols))
+def correlating_blocks(dtype: str, path: cpu.Cpu, rows: int, cols: int) -> Leaf:
+    """All of oc x k products by blocks of so many rows and columns, the last ones of which overlap the ones before."""
+    name = f"{dtype}_{path.name}_{rows}x{cols}"
+
+    def correlating_blocks(e: Emitter, at_words: Any, _lo: Any, _hi: Any) -> None:
+        words = words_of(e, at_words, WORDS)
+        oc, k, images, pixels, a, a_row, a_image, offsets, u, u_image, c, c_row, accumulate = words
+        block = define(e.b.module, f"tileflow_correlate_{name}", 13, path, _correlate(dtype, path, rows, cols))
+
+        def down(from_o: Any, _: list[Any]) -> None:
+            o = e.minimum(from_o, e.b.sub(oc, word(rows)))
+
+            def across(from_j: Any, _: list[Any]) -> None:
+                j = e.minimum(from_j, e.b.sub(k, word(cols)))
+                left, to = e.address(a, e.b.mul(o, a_row)), e.address(c, e.b.mul(o, c_row), e.times(j, itemsize(dtype)))
+                e.b.call(block, [images, pixels, left, a_row, a_image, e.address(offsets, e.times(j, 8)), u, u_image,
+                                 to, c_row, accumulate, e.b.sub(from_o, o), e.b.sub(from_j, j)])
+            e.loop(0, k, cols, [], across)
+        e.loop(0, oc, rows, [], down)
+    return EmittedLeaf(correlating_blocks, signature_of(WORDS), key=name, path=path)
 
 
 def _correlate_tile(m: int, k: int, dtype: str, path: cpu.Cpu) -> tuple[int, int]:
@@ -99,9 +123,9 @@ class CorrelateSizes(Numbers):
 
 
 @functools.cache
-def _weight_gradient(dtype: str, path: cpu.Cpu, step: int, rows: int, cols: int) -> Leaf:
+def _weight_gradient(dtype: str, path: cpu.Cpu, form: int) -> Leaf:
     size = itemsize(dtype)
-    copy, multiply = copy_rows(dtype, path, step), correlate(dtype, path, rows, cols)
+    copy, multiply = copy_rows(dtype, path, form), caller("correlating_blocks", WORDS)
 
     @register_jitable
     def sum_rows(g, at, step, images, image_step, pixels, db, to, oc, accumulate):                                          # type: ignore
@@ -112,7 +136,7 @@ def _weight_gradient(dtype: str, path: cpu.Cpu, step: int, rows: int, cols: int)
                 total += block_sum(g[first:first + pixels])
             db[to + o] = db[to + o] + total if accumulate else total
 
-    def conv_weight_gradient(x, g, dw_out, db_out, table, u, s, lo, hi):                                                    # type: ignore
+    def conv_weight_gradient(x, g, dw_out, db_out, table, u, s, lo, hi, registers, rest):               # type: ignore
         n, shares, c, khw, oc, oh, groups, block, channels = s.n, s.shares, s.c, s.taps, s.oc, s.oh, s.groups, s.block, s.channels
         h, w, ow, kw, pitch = table[0], table[1], table[2], table[3], table[11]
         offsets = address_of(table) + HEAD * 8
@@ -138,16 +162,11 @@ def _weight_gradient(dtype: str, path: cpu.Cpu, step: int, rows: int, cols: int)
                     if s.biased != 0 and first == 0:
                         sum_rows(g, at, oh * ow, images, groups * oc * oh * ow, pixels, db_out, (share * groups + group) * oc, oc,
                                  accumulate)
-                    for from_o in range(0, oc, rows):
-                        o = min(from_o, oc - rows)
-                        for from_j in range(0, count * khw, cols):
-                            j = min(from_j, count * khw - cols)
-                            multiply(images, pixels, address_of(g) + (at + o * oh * ow) * size, oh * ow * size,
-                                     groups * oc * oh * ow * size, offsets + j * 8, base, image_step * size, to + (o * k + j) * size,
-                                     k * size, accumulate, from_o - o, from_j - j)
+                    multiply(registers, oc, count * khw, images, pixels, address_of(g) + at * size, oh * ow * size,
+                             groups * oc * oh * ow * size, offsets, base, image_step * size, to, k * size, accumulate)
 
     signature = "T[:], T[:], T[:], T[:], i8[:], T[w,:], numbers, lo, hi"
-    return Leaf(conv_weight_gradient, signature.replace("T", dtype), key=f"{path.name} {step} {rows} {cols}",
+    return Leaf(conv_weight_gradient, signature.replace("T", dtype) + CALLED, key=f"{path.name} {form}",
                 numbers=CorrelateSizes)
 
 
@@ -182,14 +201,14 @@ def calls(p: ConvProblem, dtype: str, path: cpu.Cpu, *, biased: bool) -> list[Ca
     shares = min(g.n, max(1, -(-UNITS // (parts * g.groups))))
     together = min(together, -(-g.n // shares))
     rows, cols = _correlate_tile(g.oc, g.kh * g.kw * (channels if g.c % channels == 0 else 1), dtype, path)
-    leaf = _weight_gradient(dtype, path, g.step, rows, cols)
+    leaf = _weight_gradient(dtype, path, form_of(g.step))
     weights, biases = g.groups * g.oc * g.k, g.groups * g.oc
     dw: Any = Work("weights", (shares * weights,), dtype) if shares > 1 else Out(0, (weights,))
     db: Any = dw if not biased else Work("bias", (shares * biases,), dtype) if shares > 1 else Out(1, (biases,))
     args = (In(0, (g.n * g.groups * g.c * g.h * g.w,)), In(1, (g.n * biases * g.oh * g.ow,)), dw, db,
             table(un, channels, size), Work("unfolded", (1 if g.in_place else together * un.elements(channels),), dtype),
             CorrelateSizes(g.n, shares, g.c, g.kh * g.kw, g.oc, g.oh, g.groups, block, together, channels,
-                           int(g.in_place), int(biased)))
+                           int(g.in_place), int(biased)), Address(correlating_blocks(dtype, path, rows, cols)))
     done = [Call(leaf, args, parts * g.groups * shares, 1, time(g, size, path))]
     if shares > 1:
         done.append(_add_call("weights", 0, shares, weights, dtype))

@@ -17,7 +17,7 @@ import numpy as np
 from ...elementwise.epilogue import Epilogue, arguments, finisher
 from ...isa import cpu
 from ...isa.vector import itemsize
-from ...machine.call import Call, Const, In, Out, Work
+from ...machine.call import Address, Call, Const, In, Out, Work
 from ...machine.called import CALLED
 from ...machine.leaf import Leaf, Numbers
 from ...machine.places import address_of
@@ -25,7 +25,7 @@ from ..panels import WeightPanels
 from ..problem import UNITS, ConvProblem, speed
 from .depthwise import Frame, frame, framed, tap_offsets
 from .geometry import CACHE, geometry, planes
-from .product import DEPTH, panels_of, pools, product, product_tile
+from .product import DEPTH, multiplier, panels_of, pools, product_tile, register_blocks
 
 USES = 32                 # of an unfolded element, taps of a column times filters, up to which a frame is better
 TAPS = 3                  # of a row, from which it is
@@ -36,8 +36,9 @@ RATE = 1.0
 
 @dataclass(frozen=True)
 class FramedSizes(Numbers):
-    """Of a convolution, and how a unit of range cuts it: output rows, channels that are summed at a time, panels; elements of a channel's frame,
-    and from one of its rows to the next; then what `framed` reads of a `Frame`."""
+    """Of a convolution, and how a unit of range cuts it: output rows, channels that are summed at a time, panels of so
+    many filters; elements of a channel's frame, and from one of its rows to the next; then what `framed` reads of a
+    `Frame`."""
 
     c: int
     oc: int
@@ -46,6 +47,7 @@ class FramedSizes(Numbers):
     band: int
     channels: int
     part: int
+    rows: int
     elements: int
     row: int
     biased: int
@@ -64,12 +66,11 @@ class FramedSizes(Numbers):
 
 
 @functools.cache
-def _leaf(dtype: str, path: cpu.Cpu, rows: int, vectors: int) -> Leaf:
-    size, width = itemsize(dtype), vectors * path.lanes(itemsize(dtype))
-    copy, multiply, finish = framed(dtype, path), product(dtype, path, rows, vectors), finisher()
+def _leaf(dtype: str, path: cpu.Cpu) -> Leaf:
+    size, copy, multiply, finish = itemsize(dtype), framed(dtype, path), multiplier(), finisher()
 
-    def conv_framed(x, panels, bias, y, offsets, frame, s, lo, hi, epilogue, rest):  # type: ignore[no-untyped-def]
-        c, oc, oh, ow, band = s.c, s.oc, s.oh, s.ow, s.band
+    def conv_framed(x, panels, bias, y, offsets, frame, s, lo, hi, registers, epilogue, rest):          # type: ignore
+        c, oc, oh, ow, band, rows = s.c, s.oc, s.oh, s.ow, s.band, s.rows
         columns = (ow - 1) * s.sx + (s.kw - 1) * s.dx + 1
         phase, bands, tiles = s.row // s.sx, (oh + band - 1) // band, (oc + rows - 1) // rows
         parts = (tiles + s.part - 1) // s.part
@@ -87,17 +88,15 @@ def _leaf(dtype: str, path: cpu.Cpu, rows: int, vectors: int) -> Leaf:
                     o = min(tile * rows, oc - rows)
                     panel = address_of(panels) + ((plane % s.groups * tiles + tile) * c + c0) * s.taps * rows * size
                     to = address_of(y) + ((plane * oc + o) * oh + row) * ow * size
-                    for r in range(count):
-                        for p in range(0, ow, width):
-                            multiply(ow - p, some * s.taps, panel, address_of(offsets), address_of(frame) + (r * s.sy * s.row + p) * size,
-                                     address_of(bias) + (plane % s.groups * oc + o) * size, s.biased != 0 and c0 == 0,
-                                     to + (r * ow + p) * size, oh * ow * size, c0 > 0, tile * rows - o)
+                    multiply(registers, count, ow, some * s.taps, panel, address_of(offsets), address_of(frame),
+                             s.sy * s.row * size, address_of(bias) + (plane % s.groups * oc + o) * size,
+                             s.biased != 0 and c0 == 0, to, ow * size, oh * ow * size, c0 > 0, tile * rows - o)
             o = first * rows
             finish(epilogue, rest, min(s.part * rows, oc - o), count * ow, address_of(y),
                    ((plane * oc + o) * oh + row) * ow, oh * ow, plane % s.groups * oc + o)
 
     signature = "T[:], T[:], T[:], T[:], i8[:], T[w,:], numbers, lo, hi"
-    return Leaf(conv_framed, signature.replace("T", dtype) + CALLED, key=f"{path.name} {rows} {vectors}",
+    return Leaf(conv_framed, signature.replace("T", dtype) + ", i8" + CALLED, key=path.name,
                 numbers=FramedSizes)
 
 
@@ -150,13 +149,12 @@ def calls(p: ConvProblem, dtype: str, path: cpu.Cpu, *, biased: bool = False, ep
     elements = f.depth(band) * f.pitch
     laid = None if packed else panels(p, dtype, path)
     weights = In(1, (p.groups * tiles * rows * p.c * p.taps,)) if laid is None else laid.work(dtype)
-    sizes = FramedSizes(p.c, p.oc, p.groups, p.taps, band, channels, part, elements, f.pitch, int(biased), f.h, f.w,
-                        f.oh, f.ow, f.kh, f.kw,
-                  f.sy, f.sx, f.dy, f.dx, f.top, f.left)
+    sizes = FramedSizes(p.c, p.oc, p.groups, p.taps, band, channels, part, rows, elements, f.pitch, int(biased),
+                        f.h, f.w, f.oh, f.ow, f.kh, f.kw, f.sy, f.sx, f.dy, f.dx, f.top, f.left)
     args = (In(0, (p.elements_in,)), weights, In(2, (p.groups * p.oc,)) if biased else weights, Out(0, (p.elements_out,)),
             _offsets(f, size, channels, elements), Work("frame", (channels * elements + path.lanes(size),), dtype), sizes,
-            *arguments(epilogue, channels="rows"))
-    leaf = _leaf(dtype, path, rows, vectors)
+            Address(register_blocks(dtype, path, rows, vectors)), *arguments(epilogue, channels="rows"))
+    leaf = _leaf(dtype, path)
     estimate = 0.5 * cost(p, dtype, path) + 0.3 * p.elements_in + (epilogue.cost if epilogue else 0.0)
     before = [] if laid is None else laid.inside(dtype)
     return [*before, Call(leaf, args, count * -(-f.oh // band) * -(-tiles // part), 1, estimate)]

@@ -1,4 +1,8 @@
-"""The forward convolution: panels of weights times the unfolded image, in register blocks of channels x pixel vectors."""
+"""The forward convolution: panels of weights times the unfolded image, in register blocks of channels x pixel vectors.
+
+The register blocks of a panel are a leaf of their own, called by its address: so the code around them is one for all of
+their sizes.
+"""
 from __future__ import annotations
 
 import functools
@@ -9,18 +13,20 @@ from llvmlite import ir
 
 from ...elementwise.epilogue import Epilogue, arguments, finisher
 from ...isa import cpu
-from ...isa.vector import ELEMENTS, WORD, Emitter, as_intrinsic, itemsize, vector, word
+from ...isa.vector import ELEMENTS, WORD, Emitter, define, itemsize, vector, word
 from ...machine.call import Address, Call, In, Out, Work
-from ...machine.called import CALLED
+from ...machine.called import CALLED, caller
+from ...machine.emitted import EmittedLeaf, signature_of, words_of
 from ...machine.leaf import Leaf, Numbers, generic
 from ...machine.places import address_of
 from ...pool.planes import Pooling, pooler
 from ..panels import WeightPanels
 from ..problem import UNITS, ConvProblem
 from .geometry import CACHE, FIRST, Geometry, Unfolding, cost, geometry, planes, time
-from .unfold import HEAD, copy_rows, table, unfold
+from .unfold import HEAD, copy_rows, form_of, table, unfold
 
-__all__ = ["calls", "cost", "panels", "panels_of", "pools", "product", "product_tile", "products", "serves"]
+__all__ = ["calls", "cost", "multiplier", "panels", "panels_of", "pools", "product_tile", "products", "register_blocks",
+           "serves"]
 
 DEPTH = 640               # products summed in registers at a time, about
 POINTWISE = 192           # likewise where the kernel is one pixel: PyTorch's errors there are those of matrix products, smaller than elsewhere
@@ -80,11 +86,36 @@ def _product(dtype: str, path: cpu.Cpu, rows: int, vectors: int) -> Any:
     return emit
 
 
+WORDS = "lines, pixels, k, a, offsets, b, b_line, bias, biased, c, c_line, c_row, accumulate, skip"
+"""What a convolution hands the register blocks of a panel."""
+
+
+def multiplier() -> Any:
+    """The Numba-callable `multiply(blocks, *WORDS)`, all intp, which runs `register_blocks`: `lines` lines of `pixels`
+    pixels each, those of the image from `b` on and of the result from `c` on, `b_line` and `c_line` apart; the rest is
+    `_product`'s. Addresses, strides in bytes."""
+    return caller("register_blocks", WORDS)
+
+
 @functools.cache
-def product(dtype: str, path: cpu.Cpu, rows: int, vectors: int) -> Any:
-    """Numba-callable `product(n, k, a, offsets, b, bias, biased, c, c_row, accumulate, skip)`: see `_product`; addresses, strides in bytes."""
-    return as_intrinsic(f"tileflow_product_{dtype}_{path.name}_{rows}x{vectors}",
-                        "n, k, a, offsets, b, bias, biased, c, c_row, accumulate, skip", path, _product(dtype, path, rows, vectors))
+def register_blocks(dtype: str, path: cpu.Cpu, rows: int, vectors: int) -> Leaf:
+    """What `multiplier` calls, for panels of so many rows, in blocks of so many vectors of pixels."""
+    width, name = vectors * path.lanes(itemsize(dtype)), f"{dtype}_{path.name}_{rows}x{vectors}"
+
+    def register_blocks(e: Emitter, at_words: Any, _lo: Any, _hi: Any) -> None:
+        words = words_of(e, at_words, WORDS)
+        lines, pixels, k, a, offsets, b, b_line, bias, biased, c, c_line, c_row, accumulate, skip = words
+        block = define(e.b.module, f"tileflow_product_{name}", 11, path, _product(dtype, path, rows, vectors))
+
+        def line(_: Any, at: list[Any]) -> list[Any]:
+            def one(p: Any, _state: list[Any]) -> None:
+                begin = e.times(p, itemsize(dtype))
+                e.b.call(block, [e.b.sub(pixels, p), k, a, offsets, e.address(at[0], begin), bias, biased,
+                                 e.address(at[1], begin), c_row, accumulate, skip])
+            e.loop(0, pixels, width, [], one)
+            return [e.address(at[0], b_line), e.address(at[1], c_line)]
+        e.loop(0, lines, 1, [b, c], line)
+    return EmittedLeaf(register_blocks, signature_of(WORDS), key=name, path=path)
 
 
 def product_tile(m: int, pixels: int, dtype: str, path: cpu.Cpu) -> tuple[int, int]:
@@ -121,7 +152,8 @@ class PlanarWeightSizes(Numbers):
 
 @dataclass(frozen=True)
 class PlanarSizes(Numbers):
-    """Of a convolution, and how a unit of range cuts it: output rows, images, channels that are summed at a time, panels of weights."""
+    """Of a convolution, and how a unit of range cuts it: output rows, images, channels that are summed at a time,
+    panels of weights of so many filters."""
 
     n: int
     c: int
@@ -133,6 +165,7 @@ class PlanarSizes(Numbers):
     together: int
     channels: int
     part: int
+    rows: int
     in_place: int
     biased: int
     pooling: int                                             # bytes from `rest` to what the pooling reads there
@@ -159,13 +192,13 @@ def conv_planar_panels(w, panels, s, lo, hi):                                   
 
 
 @functools.cache
-def _forward(dtype: str, path: cpu.Cpu, step: int, rows: int, vectors: int, pooled: bool) -> Leaf:
-    size, width = itemsize(dtype), vectors * path.lanes(itemsize(dtype))
-    copy, multiply, finish = copy_rows(dtype, path, step), product(dtype, path, rows, vectors), finisher()
-    pool = pooler()
+def _forward(dtype: str, path: cpu.Cpu, form: int, pooled: bool) -> Leaf:
+    size, copy = itemsize(dtype), copy_rows(dtype, path, form)
+    multiply, finish, pool = multiplier(), finisher(), pooler()
 
-    def conv_forward(x, panels, bias, y, table, u, s, lo, hi, epilogue, pooling, rest):  # type: ignore[no-untyped-def]
+    def conv_forward(x, panels, bias, y, table, u, s, lo, hi, registers, epilogue, pooling, rest):      # type: ignore
         n, c, taps, oc, oh, groups, block, together, part = s.n, s.c, s.taps, s.oc, s.oh, s.groups, s.block, s.together, s.part
+        rows = s.rows
         h, w, ow, kw, pitch = table[0], table[1], table[2], table[3], table[11]
         blocks, tiles, sets = (oh + block - 1) // block, (oc + rows - 1) // rows, (n + together - 1) // together
         parts = (tiles + part - 1) // part
@@ -189,14 +222,12 @@ def _forward(dtype: str, path: cpu.Cpu, step: int, rows: int, vectors: int, pool
                 for tile in range(first, min(first + part, tiles)):
                     o = min(tile * rows, oc - rows)
                     panel = address_of(panels) + ((group * tiles + tile) * c + c0) * taps * rows * size
-                    for i in range(images):
-                        to = address_of(y) + ((((image + i) * groups + group) * oc + o) * oh + row) * ow * size
-                        if pooled:                      # y is scratch memory that holds the planes of this unit alone
-                            to = address_of(y) + (i * part * rows + o - first * rows) * oh * ow * size
-                        for p in range(0, pixels, width):
-                            multiply(pixels - p, count * taps, panel, address_of(table) + HEAD * 8, base + (i * step_image + p) * size,
-                                     address_of(bias) + (group * oc + o) * size, s.biased != 0 and c0 == 0, to + p * size, oh * ow * size, c0 > 0,
-                                     tile * rows - o)
+                    to, step = ((image * groups + group) * oc + o) * oh + row, groups * oc * oh
+                    if pooled:                          # y is scratch memory that holds the planes of this unit alone
+                        to, step = (o - first * rows) * oh, part * rows * oh
+                    multiply(registers, images, pixels, count * taps, panel, address_of(table) + HEAD * 8, base,
+                             step_image * size, address_of(bias) + (group * oc + o) * size, s.biased != 0 and c0 == 0,
+                             address_of(y) + to * ow * size, step * ow * size, oh * ow * size, c0 > 0, tile * rows - o)
             o = first * rows
             count = min(part * rows, oc - o)
             for i in range(images):
@@ -208,8 +239,8 @@ def _forward(dtype: str, path: cpu.Cpu, step: int, rows: int, vectors: int, pool
                 pool(pooling, rest + s.pooling, count, oh, ow, base + plane * oh * ow * size, plane, group * oc + o)
 
     signature = f"T[:], T[:], T[:], {'T[w,:]' if pooled else 'T[:]'}, i8[:], T[w,:], numbers, lo, hi"
-    return Leaf(conv_forward, signature.replace("T", dtype) + ", i8" + CALLED,
-                key=f"{path.name} {step} {rows} {vectors} {pooled}", numbers=PlanarSizes)
+    return Leaf(conv_forward, signature.replace("T", dtype) + ", i8, i8" + CALLED,
+                key=f"{path.name} {form} {pooled}", numbers=PlanarSizes)
 
 
 def _product_blocks(g: Geometry, size: int) -> tuple[int, int, int]:
@@ -303,10 +334,11 @@ def products(g: Geometry, dtype: str, path: cpu.Cpu, biased: bool, laid: WeightP
     finished, *operands = arguments(epilogue, channels="rows")
     args = (In(0, (g.n * g.groups * g.c * g.h * g.w,)), weights, In(2, (g.groups * g.oc,)) if biased else weights,
             y, table(un, channels, size), Work("unfolded", (1 if g.in_place else together * un.elements(channels),), dtype),
-            PlanarSizes(g.n, g.c, g.kh * g.kw, g.oc, g.oh, g.groups, block, together, channels, part, int(g.in_place),
-                        int(biased), 8 * sum(p.words for p in finished.parameters)),
-            finished, pooling.address if pooling else Address(), *operands, *(pooling.args if pooling else []))
-    leaf = _forward(dtype, path, g.step, rows, vectors, pooling is not None)
+            PlanarSizes(g.n, g.c, g.kh * g.kw, g.oc, g.oh, g.groups, block, together, channels, part, rows,
+                        int(g.in_place), int(biased), 8 * sum(p.words for p in finished.parameters)),
+            Address(register_blocks(dtype, path, rows, vectors)), finished, pooling.address if pooling else Address(),
+            *operands, *(pooling.args if pooling else []))
+    leaf = _forward(dtype, path, form_of(g.step), pooling is not None)
     total = time(g, size, path) + (epilogue.cost if epilogue else 0.0) + (pooling.cost if pooling else 0.0)
     before = [] if laid is None else laid.inside(dtype)
     return [*before, Call(leaf, args, units * -(-tiles // part), 1, total)]

@@ -16,7 +16,7 @@ from ..panels import WeightPanels
 from ..problem import UNITS, ConvProblem
 from .geometry import CACHE, Geometry, Unfolding, cost, geometry, planes, time
 from .product import panels_of, products
-from .unfold import HEAD, fold_planes, gathers, table
+from .unfold import HEAD, fold_planes, form_of, gathers, table
 
 __all__ = ["calls", "cost", "panels", "serves"]
 
@@ -60,9 +60,9 @@ def conv_turned(w: Any, turned: Any, s: Any, lo: int, hi: int) -> None:
 
 
 @functools.cache
-def _input_gradient(dtype: str, path: cpu.Cpu, step: int) -> Leaf:
+def _input_gradient(dtype: str, path: cpu.Cpu, form: int) -> Leaf:
     size = itemsize(dtype)
-    multiply, fold, writes = outer(dtype), fold_planes(dtype, path, step), gathers(path, step)
+    multiply, fold, writes = outer(dtype), fold_planes(dtype, path, form), gathers(path, form)
 
     def conv_input_gradient(g, turned, dx, table, u, s, lo, hi):                                                            # type: ignore
         c, kh, oc, oh, groups, channels, in_place = s.c, s.kh, s.oc, s.oh, s.groups, s.channels, s.in_place
@@ -91,7 +91,7 @@ def _input_gradient(dtype: str, path: cpu.Cpu, step: int) -> Leaf:
                 fold(image, count, u, table)
 
     signature = "T[:], T[:], T[:], i8[:], T[w,:], numbers, lo, hi"
-    return Leaf(conv_input_gradient, signature.replace("T", dtype), key=f"{path.name} {step}", numbers=TransposeSizes)
+    return Leaf(conv_input_gradient, signature.replace("T", dtype), key=f"{path.name} {form}", numbers=TransposeSizes)
 
 
 def _flipped(g: Geometry) -> Geometry | None:
@@ -141,6 +141,6 @@ def calls(p: ConvProblem, dtype: str, path: cpu.Cpu, *, biased: bool = False, ep
     args = (In(0, (g.n * g.groups * g.oc * g.oh * g.ow,)), turned, Out(0, (g.n * g.groups * g.c * g.h * g.w,)),
             table(un, 1, size), Work("unfolded", (1 if g.in_place else un.elements(channels),), dtype),
             TransposeSizes(g.c, g.kh, g.oc, g.oh, g.groups, channels, _pitch(g), int(g.in_place)))
-    leaf = _input_gradient(dtype, path, g.step)
+    leaf = _input_gradient(dtype, path, form_of(g.step))
     before = [] if laid is None else laid.inside(dtype)
     return [*before, Call(leaf, args, g.n * g.groups * -(-g.c // channels), 1, time(g, size, path)), *after]

@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ...isa.half import HALVES
+from ...isa.half import HALVES, stored
 from ...isa.vector import itemsize
 from ...machine.call import Call, In, Out, Work
 from ...move import MoveAxis, move
@@ -34,11 +34,11 @@ def around(calls: Sequence[Call], dtype: str, inputs: dict[int, Image], outputs:
     before: list[Call] = []
     after: list[Call] = []
     for i, image in inputs.items():
-        work = Work(f"input {i}", (math.prod(image),), dtype)
+        work = Work(f"input {i}", (math.prod(image),), stored(dtype))
         moved[In(i, ())] = work
         before += move(In(i, work.shape), work, _turn(*image), itemsize(dtype))
     for i, image in outputs.items():
-        work = Work(f"output {i}", (math.prod(image),), dtype)
+        work = Work(f"output {i}", (math.prod(image),), stored(dtype))
         moved[Out(i, ())] = work
         after += move(work, Out(i, work.shape), _back(*image), itemsize(dtype))
 

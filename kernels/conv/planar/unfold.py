@@ -14,33 +14,41 @@ from ...machine.inner import register_jitable
 from ...machine.places import address_of, within
 from .geometry import Unfolding
 
+KNOWN = 2
+"""Steps up to which there is code of its own for each; longer ones are operands."""
 
-def _copy_rows(dtype: str, path: cpu.Cpu, step: int) -> Any:
+
+def form_of(step: int) -> int:
+    """What of a step shapes the code; 0: it serves any."""
+    return step if step <= KNOWN else 0
+
+
+def _copy_rows(dtype: str, path: cpu.Cpu, form: int) -> Any:
     """target[r, j] = source[r, start + j * step], j < width, zero where that is not in 0..limit."""
     size, lanes = itemsize(dtype), path.lanes(itemsize(dtype))
     kind = vector(dtype, lanes)
 
-    def emit_vectors(e: Emitter, rows: Any, width: Any, start: Any, limit: Any, source: Any, source_row: Any, target: Any,
-                     target_row: Any) -> None:
+    def emit_vectors(e: Emitter, rows: Any, width: Any, start: Any, limit: Any, _step: Any, source: Any,
+                     source_row: Any, target: Any, target_row: Any) -> None:
         def chunk(j: Any, _state: list[Any]) -> None:
-            first = e.b.add(start, e.times(j, step))
+            first = e.b.add(start, e.times(j, form))
             inside = []
-            for v in range(step):
+            for v in range(form):
                 at = e.address(first, v * lanes)
                 inside.append(e.b.and_(e.first(e.b.sub(limit, at), lanes), e.b.not_(e.first(e.b.sub(word(0), at), lanes))))
             wanted = e.first(e.b.sub(width, j), lanes)
 
             def row(_r: Any, state: list[Any]) -> list[Any]:
-                found = [e.load(e.address(state[0], v * lanes * size), kind, inside[v]) for v in range(step)]
-                value = found[0] if step == 1 else e.shuffle(found[0], found[1], range(0, 2 * lanes, 2))
+                found = [e.load(e.address(state[0], v * lanes * size), kind, inside[v]) for v in range(form)]
+                value = found[0] if form == 1 else e.shuffle(found[0], found[1], range(0, 2 * lanes, 2))
                 e.store(value, state[1], wanted)
                 return [e.address(state[0], source_row), e.address(state[1], target_row)]
 
             e.loop(0, rows, 1, [e.address(source, e.times(first, size)), e.address(target, e.times(j, size))], row)
         e.loop(0, width, lanes, [], chunk)
 
-    def emit_scalars(e: Emitter, rows: Any, width: Any, start: Any, limit: Any, source: Any, source_row: Any, target: Any,
-                     target_row: Any) -> None:
+    def emit_scalars(e: Emitter, rows: Any, width: Any, start: Any, limit: Any, _step: Any, source: Any,
+                     source_row: Any, target: Any, target_row: Any) -> None:
         zero = ir.Constant(ELEMENTS[dtype], 0.0)
 
         def row(_r: Any, state: list[Any]) -> list[Any]:
@@ -49,26 +57,51 @@ def _copy_rows(dtype: str, path: cpu.Cpu, step: int) -> Any:
                 safe = e.b.select(inside, position[0], word(0))
                 value = e.load(e.address(state[0], e.times(safe, size)), ELEMENTS[dtype])
                 e.store(e.b.select(inside, value, zero), e.address(state[1], e.times(j, size)))
-                return [e.address(position[0], step)]
+                return [e.address(position[0], form)]
             e.loop(0, width, 1, [start], element)
             return [e.address(state[0], source_row), e.address(state[1], target_row)]
         e.loop(0, rows, 1, [source, target], row)
 
-    return emit_vectors if step <= 2 and path.masked_moves else emit_scalars
+    def emit_any(e: Emitter, rows: Any, width: Any, start: Any, limit: Any, step: Any, source: Any, source_row: Any,
+                 target: Any, target_row: Any) -> None:
+        zero = ir.Constant(ELEMENTS[dtype], 0.0)
+
+        def before(end: Any) -> Any:
+            """How many of the elements lie before that one."""
+            length = e.b.sub(end, start)
+            length = e.b.select(e.b.icmp_signed(">", length, word(0)), length, word(0))
+            return e.minimum(width, e.b.udiv(e.b.add(length, e.b.sub(step, word(1))), step))
+        first, last = before(word(0)), before(limit)
+
+        def row(_r: Any, state: list[Any]) -> list[Any]:
+            def place(j: Any) -> Any:
+                return e.address(state[1], e.times(j, size))
+
+            def element(j: Any, at: list[Any]) -> list[Any]:
+                e.store(e.load(at[0], ELEMENTS[dtype]), place(j))
+                return [e.address(at[0], e.times(step, size))]
+            e.loop(0, first, 1, [], lambda j, _: e.store(zero, place(j)))
+            e.loop(first, last, 1, [e.address(state[0], e.times(e.b.add(start, e.b.mul(first, step)), size))], element)
+            e.loop(last, width, 1, [], lambda j, _: e.store(zero, place(j)))
+            return [e.address(state[0], source_row), e.address(state[1], target_row)]
+        e.loop(0, rows, 1, [source, target], row)
+
+    return emit_any if not form else emit_vectors if path.masked_moves else emit_scalars
 
 
-def _add_rows(dtype: str, step: int) -> Any:
+def _add_rows(dtype: str, form: int) -> Any:
     """target[r, start + j * step] += source[r, j], j < width, where that is in 0..limit."""
     size = itemsize(dtype)
 
-    def emit(e: Emitter, rows: Any, width: Any, start: Any, limit: Any, source: Any, source_row: Any, target: Any, target_row: Any) -> None:
+    def emit(e: Emitter, rows: Any, width: Any, start: Any, limit: Any, step: Any, source: Any, source_row: Any,
+             target: Any, target_row: Any) -> None:
         def row(_r: Any, state: list[Any]) -> list[Any]:
             def element(j: Any, position: list[Any]) -> list[Any]:
                 with e.when(e.b.icmp_unsigned("<", position[0], limit)):
                     place = e.address(state[1], e.times(position[0], size))
                     value = e.load(e.address(state[0], e.times(j, size)), ELEMENTS[dtype])
                     e.store(e.b.fadd(e.load(place, ELEMENTS[dtype]), value), place)
-                return [e.address(position[0], step)]
+                return [e.address(position[0], form or step)]
             e.loop(0, width, 1, [start], element)
             return [e.address(state[0], source_row), e.address(state[1], target_row)]
         e.loop(0, rows, 1, [source, target], row)
@@ -105,19 +138,21 @@ def _fold_rows(dtype: str, path: cpu.Cpu) -> Any:
     return emit
 
 
-_ROWS = "rows, width, start, limit, source, source_row, target, target_row"
+_ROWS = "rows, width, start, limit, step, source, source_row, target, target_row"
 
 
 @functools.cache
-def copy_rows(dtype: str, path: cpu.Cpu, step: int) -> Any:
-    """Numba-callable: target[r, j] = source[r, start + j * step] for j < width, zero where start + j * step is not in 0..limit."""
-    return as_intrinsic(f"tileflow_copy_rows_{dtype}_{path.name}_{step}", _ROWS, path, _copy_rows(dtype, path, step))
+def copy_rows(dtype: str, path: cpu.Cpu, form: int) -> Any:
+    """Numba-callable, for steps of a form: target[r, j] = source[r, start + j * step] for j < width, zero where that is
+    not in 0..limit."""
+    return as_intrinsic(f"tileflow_copy_rows_{dtype}_{path.name}_{form}", _ROWS, path, _copy_rows(dtype, path, form))
 
 
 @functools.cache
-def add_rows(dtype: str, path: cpu.Cpu, step: int) -> Any:
-    """Numba-callable: target[r, start + j * step] += source[r, j] for j < width where start + j * step is in 0..limit."""
-    return as_intrinsic(f"tileflow_add_rows_{dtype}_{path.name}_{step}", _ROWS, path, _add_rows(dtype, step))
+def add_rows(dtype: str, path: cpu.Cpu, form: int) -> Any:
+    """Numba-callable, for steps of a form: target[r, start + j * step] += source[r, j] for j < width where that is in
+    0..limit."""
+    return as_intrinsic(f"tileflow_add_rows_{dtype}_{path.name}_{form}", _ROWS, path, _add_rows(dtype, form))
 
 
 @functools.cache
@@ -132,20 +167,20 @@ def fold_rows(dtype: str, path: cpu.Cpu) -> Any:
 @register_jitable
 def _numbers(table: Any) -> tuple[int, ...]:
     return (table[0], table[1], table[2], table[3], table[4], table[5], table[6], table[7], table[8], table[9], table[10], table[11],
-            table[12])
+            table[12], table[13])
 
 
 @register_jitable
 def unfold(copy: Any, size: int, image: int, channels: int, first_row: int, u: Any, at: int, table: Any) -> None:
     """U of the channel planes at address `image` into u[at:], for output rows from `first_row` on."""
-    h, w, ow, kw, sh, dh, dw, top, left, phases, depth, pitch, column = _numbers(table)
+    h, w, ow, kw, sh, dh, dw, top, left, phases, depth, pitch, column, step = _numbers(table)
     base = address_of(u)
     for c in range(channels):
         plane = image + c * h * w * size
         for r in range(phases):
             row = first_row * sh + r * dh % sh - top
             if column != 0:
-                copy(1, depth, row, h, plane, 0, base + (at + c * pitch + r * depth) * size, 0)
+                copy(1, depth, row, h, step, plane, 0, base + (at + c * pitch + r * depth) * size, 0)
                 continue
             q0, q1 = within(row, depth, sh, h)
             source = plane + (row + q0 * sh) * w * size
@@ -155,19 +190,20 @@ def unfold(copy: Any, size: int, image: int, channels: int, first_row: int, u: A
                     u[i] = 0
                 for i in range(to + q1 * ow, to + depth * ow):
                     u[i] = 0
-                copy(q1 - q0, ow, kx * dw - left, w, source, sh * w * size, base + (to + q0 * ow) * size, ow * size)
+                copy(q1 - q0, ow, kx * dw - left, w, step, source, sh * w * size, base + (to + q0 * ow) * size,
+                     ow * size)
 
 
 @functools.cache
-def fold_planes(dtype: str, path: cpu.Cpu, step: int) -> Any:
+def fold_planes(dtype: str, path: cpu.Cpu, form: int) -> Any:
     """`fold(image, channels, u, table)`: write to the channel planes at address `image` the sums of what `unfold` read from there."""
     size = itemsize(dtype)
     gather = fold_rows(dtype, path)
-    add = add_rows(dtype, path, step)
+    add = add_rows(dtype, path, form)
 
     @register_jitable
     def gather_planes(image, channels, u, table):                                                                           # type: ignore
-        h, w, ow, kw, sh, dh, dw, top, left, phases, depth, pitch, column = _numbers(table)
+        h, w, ow, kw, sh, dh, dw, top, left, phases, depth, pitch, column, _step = _numbers(table)
         for c in range(channels):
             plane, base = image + c * h * w * size, address_of(u) + c * kw * pitch * size
             if column != 0:
@@ -181,28 +217,28 @@ def fold_planes(dtype: str, path: cpu.Cpu, step: int) -> Any:
 
     @register_jitable
     def add_planes(image, channels, u, table):                                                                              # type: ignore
-        h, w, ow, kw, sh, dh, dw, top, left, phases, depth, pitch, column = _numbers(table)
+        h, w, ow, kw, sh, dh, dw, top, left, phases, depth, pitch, column, step = _numbers(table)
         for c in range(channels):
             plane, base = image + c * h * w * size, address_of(u) + c * kw * pitch * size
             for r in range(phases):
                 row = r * dh % sh - top
                 if column != 0:
-                    add(1, depth, row, h, base + r * depth * size, 0, plane, 0)
+                    add(1, depth, row, h, step, base + r * depth * size, 0, plane, 0)
                     continue
                 q0, q1 = within(row, depth, sh, h)
                 for kx in range(kw):
-                    add(q1 - q0, ow, kx * dw - left, w, base + (kx * pitch + (r * depth + q0) * ow) * size, ow * size,
-                        plane + (row + q0 * sh) * w * size, sh * w * size)
+                    add(q1 - q0, ow, kx * dw - left, w, step, base + (kx * pitch + (r * depth + q0) * ow) * size,
+                        ow * size, plane + (row + q0 * sh) * w * size, sh * w * size)
 
-    return gather_planes if gathers(path, step) else add_planes
+    return gather_planes if gathers(path, form) else add_planes
 
 
-def gathers(path: cpu.Cpu, step: int) -> bool:
+def gathers(path: cpu.Cpu, form: int) -> bool:
     """Folding writes every element of the rows it meets; else it adds to what is there."""
-    return step == 1 and path.masked_moves
+    return form == 1 and path.masked_moves
 
 
-HEAD = 13
+HEAD = 14
 """Numbers at the head of a table."""
 
 

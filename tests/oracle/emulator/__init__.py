@@ -29,8 +29,8 @@ __all__ = ["TARGETS", "Fault", "available", "choose", "environment", "machine", 
 
 TARGETS = tuple(name for name, entry in PATHS.items() if entry.processor in PROCESSORS)
 """Names of the paths that can be emulated."""
-LIBRARY = {"avx2": "AVX2", "fma": "FMA", "bmi": "BMI1", "bmi2": "BMI2", "lzcnt": "LZCNT", "movbe": "MOVBE", "avx512f": "AVX512F",
-           "avx512vl": "AVX512VL", "avx512bw": "AVX512BW", "avx512dq": "AVX512DQ"}
+LIBRARY = {"avx2": "AVX2", "fma": "FMA", "bmi": "BMI1", "bmi2": "BMI2", "lzcnt": "LZCNT", "movbe": "MOVBE",
+           "avx512f": "AVX512F", "avx512vl": "AVX512VL", "avx512bw": "AVX512BW", "avx512dq": "AVX512DQ"}
 """Features as LLVM and as the C library names them, by which it chooses among its own functions."""
 
 OTHERS = {"amx": ("graniterapids", "sapphirerapids prefer-128-bit"),
@@ -82,7 +82,8 @@ def machine() -> Machine:
     return Machine(PATHS[cpu.available()[0]].processor)
 
 
-def run(leaf: Leaf, *args: Any, n: int | None = None, lo: int = 0, worker: int = 0, against: str = "after", seconds: float = 30.0) -> int:
+def run(leaf: Leaf, *args: Any, n: int | None = None, lo: int = 0, worker: int = 0, against: str = "after",
+        seconds: float = 30.0) -> int:
     """Run a leaf over rows lo..n as `Leaf.__call__` does, in the emulator.
 
     Args:
@@ -91,8 +92,8 @@ def run(leaf: Leaf, *args: Any, n: int | None = None, lo: int = 0, worker: int =
         seconds: computing time after which the run is given up.
 
     Raises:
-        Fault: the leaf touched memory outside of its arguments (the message names the argument), changed a read-only one,
-            or did something else that a processor refuses.
+        Fault: the leaf touched memory outside of its arguments (the message names the argument), changed a read-only
+            one, or did something else that a processor refuses.
     """
     guest, stop = machine(), rows(leaf, args, n)
 

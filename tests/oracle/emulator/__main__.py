@@ -1,4 +1,5 @@
-"""`python tests/oracle/emulator PATH tests/test_x.py [-k …]`: pytest with every leaf compiled for PATH (one of `emulator.TARGETS`) and emulated."""
+"""`python tests/oracle/emulator PATH tests/test_x.py [-k …]`: pytest with every leaf compiled for PATH (one of
+`emulator.TARGETS`) and emulated."""
 from __future__ import annotations
 
 import os

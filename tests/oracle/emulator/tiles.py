@@ -2,8 +2,8 @@
 
 The emulator raises an invalid-opcode exception at each of them; `Tiles.execute` then does the instruction's work on the guest's registers and memory.
 Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, the pages of LDTILECFG, STTILECFG, TILELOADD, TILESTORED, TILEZERO,
-TILERELEASE, TDPBF16PS, TDPFP16PS and TDPBSSD. `tests/oracle/emulator_checks.py` compares the products with LLVM's own scalar
-form of them.
+TILERELEASE, TDPBF16PS, TDPFP16PS and TDPBSSD. `tests/oracle/emulator_checks.py` compares the products with LLVM's own
+scalar form of them.
 """
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Activations as layers: each computes the function that it names, and takes from there its formula. `inplace` changes no result: where a result lies
-is the engine's plan."""
+"""Activations as layers: each computes the function that it names, and takes from there its formula. `inplace` changes
+no result: where a result lies is the engine's plan."""
 from __future__ import annotations
 
 import inspect

@@ -129,15 +129,18 @@ class OverlapMode(enum.Enum):
 
 
 ENUMS: dict[str, type[enum.Enum]] = {e.__name__: e for e in (
-    OutputMode, ReductionType, MeanReductionStrategy, ConnectionType, SyncPattern, HalfFloatCastingBehavior, AutoStage, Liveness, CommGroupType,
+    OutputMode, ReductionType, MeanReductionStrategy, ConnectionType, SyncPattern, HalfFloatCastingBehavior, AutoStage,
+    Liveness, CommGroupType,
     VariableRetrievalMode, DataLoaderMode, SharingStrategy, MultiConvPlanType, MatMulSerializationMode, OverlapMode)}
 """All of them by name."""
 OTHER_WORDS: dict[str, str | None] = {
-    "ReductionType.NoReduction": None, "MeanReductionStrategy.PostAndLoss": None, "HalfFloatCastingBehavior.FloatDowncastToHalf": "activation",
+    "ReductionType.NoReduction": None, "MeanReductionStrategy.PostAndLoss": None,
+    "HalfFloatCastingBehavior.FloatDowncastToHalf": "activation",
     "HalfFloatCastingBehavior.Default": "activation", "HalfFloatCastingBehavior.HalfUpcastToFloat": "upcast",
     "MatMulSerializationMode.Disabled": None, "OverlapMode.OverlapAccumulationLoop": "accumulation_loop",
     "OverlapMode.OverlapDeviceIterationLoop": "device_iteration_loop"}
-"""Members whose word is not their name in snake_case, by name, for members of two enums may be equal; None where tileflow has none."""
+"""Members whose word is not their name in snake_case, by name, for members of two enums may be equal; None where
+tileflow has none."""
 
 
 def word(member: enum.Enum) -> str | None:

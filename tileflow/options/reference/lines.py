@@ -8,7 +8,7 @@ from typing import Any
 
 from ...system.errors import OptionError
 from ...system.text import one_line
-from .values import Call, Made, Word
+from .values import Made, Word, WrittenCall
 
 LONGEST = 4000
 """Characters of a line: what is longer says nothing to a person, and would take the parser's stack."""
@@ -22,7 +22,7 @@ class Line:
     """A call of a file, `number` counted from 1; several where calls are written one after the other."""
 
     number: int
-    call: Call
+    call: WrittenCall
 
 
 def parse(text: str) -> Iterator[Line]:
@@ -40,7 +40,7 @@ def parse(text: str) -> Iterator[Line]:
                 raise OptionError(f"line {number}: {error} The line is: {one_line(stripped, SHOWN)}") from None
 
 
-def _calls_of(line: str) -> list[Call]:
+def _calls_of(line: str) -> list[WrittenCall]:
     if len(line) > LONGEST:
         raise OptionError(f"it has {len(line):,} characters, and a line may have {LONGEST:,}.")
     try:
@@ -57,13 +57,14 @@ def _calls_of(line: str) -> list[Call]:
     return _whole(made)
 
 
-def _whole(made: Made) -> list[Call]:
+def _whole(made: Made) -> list[WrittenCall]:
     """Calls with their whole names: in `Training.gradientAccumulation(8).setAutomaticLossScaling(True)` the second is Training's as well."""
     first, *more = made.calls
     names = first.name.split(".")
     names = names[1:] if names[0] in PREFIXES and len(names) > 1 else names
     group = "".join(f"{n}." for n in names[:-1])
-    return [Call(".".join(names), first.args, first.kwargs), *(Call(group + call.name, call.args, call.kwargs) for call in more)]
+    return [WrittenCall(".".join(names), first.args, first.kwargs),
+            *(WrittenCall(group + call.name, call.args, call.kwargs) for call in more)]
 
 
 def _made(node: ast.Call) -> Made:
@@ -73,7 +74,7 @@ def _made(node: ast.Call) -> Made:
     while isinstance(function, ast.Attribute):
         names.insert(0, function.attr)
         function = function.value
-    before: tuple[Call, ...] = ()
+    before: tuple[WrittenCall, ...] = ()
     if isinstance(function, ast.Name):
         names.insert(0, function.id)
     elif isinstance(function, ast.Call):
@@ -83,7 +84,7 @@ def _made(node: ast.Call) -> Made:
     if any(keyword.arg is None for keyword in node.keywords) or any(isinstance(a, ast.Starred) for a in node.args):
         raise OptionError("its arguments must be written out, without stars.")
     kwargs = {str(keyword.arg): _value(keyword.value) for keyword in node.keywords}
-    return Made((*before, Call(".".join(names), tuple(map(_value, node.args)), kwargs)))
+    return Made((*before, WrittenCall(".".join(names), tuple(map(_value, node.args)), kwargs)))
 
 
 def _value(node: ast.expr) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 from ...program.staging import PHASED
 from ...system.errors import OptionError
-from .values import Call, Made, Word, member
+from .values import Made, Word, WrittenCall, member
 
 KINDS = {"PipelinedExecution": "pipelined", "ShardedExecution": "sharded", "SerialPhasedExecution": "serial_phased",
          "ParallelPhasedExecution": "parallel_phased"}
@@ -32,19 +32,20 @@ def execution(strategy: Any) -> Mapping[str, Any]:
     else:
         stages = [_phase(a) for a in _phases(first.args)] if phased else [_stage(a) for a in first.args]
         if phased and not stages:
-            raise OptionError("There is currently no AutoStage for PhasedExecution, please explicitly specify the phases.")
+            raise OptionError("There is currently no AutoStage for PhasedExecution, please explicitly specify the "
+                              "phases.")
         found = {"strategy": kind, **({"stages": stages} if stages else {})}
     later = iter(strategy.calls[1:])
     for call in later:
         if phased and call.name == "phase":
             at = _number_of(call, len(stages))
-            stages[at] = _on_ipus(stages[at].split("|"), next(later, Call("nothing")))
+            stages[at] = _on_ipus(stages[at].split("|"), next(later, WrittenCall("nothing")))
         else:
             found |= _later(call, kind, strategy.kind)
     return found
 
 
-def _number_of(call: Call, count: int) -> int:
+def _number_of(call: WrittenCall, count: int) -> int:
     """Which phase `.phase(i)` means."""
     found = call.args[0] if len(call.args) == 1 and not call.kwargs else None
     if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found < count:
@@ -52,13 +53,14 @@ def _number_of(call: Call, count: int) -> int:
     return found
 
 
-def _later(call: Call, kind: str, shown: str) -> Mapping[str, Any]:
+def _later(call: WrittenCall, kind: str, shown: str) -> Mapping[str, Any]:
     """A call on a strategy; without an argument it means True."""
     name = next((n for n in LATER if n.lower() == call.name.replace("_", "").lower() and kind in LATER[n]), None)
     if name is None:
         has = [n for n, kinds in LATER.items() if kind in kinds]
         raise OptionError(f"{shown}(...).{call.name} cannot be said here; " +
-                          (f"it has {' and '.join([*has, 'phase(i).ipus(n, ...)'])}." if has else "give Stage(...).ipu(n)."))
+                          (f"it has {' and '.join([*has, 'phase(i).ipus(n, ...)'])}."
+                           if has else "give Stage(...).ipu(n)."))
     value = call.args[0] if len(call.args) == 1 and not call.kwargs else True if not call.args and not call.kwargs else None
     if name == "setTensorsLiveness":
         return {"tensors_liveness": member("Liveness", value)}
@@ -81,13 +83,16 @@ def _stage(made: Any) -> str:
 
 def _phases(given: Sequence[Any]) -> Sequence[Any]:
     """The phases: each an argument, or all of them in one list, as the user guide writes them."""
-    if len(given) == 1 and isinstance(given[0], list) and any(isinstance(p, list) or (isinstance(p, Made) and p.kind == "Phase") for p in given[0]):
+    if len(given) == 1 and isinstance(given[0],
+                                      list) and any(isinstance(p, list) or (isinstance(p, Made) and p.kind == "Phase")
+                                                    for p in given[0]):
         return given[0]
     return given
 
 
 def _phase(made: Any) -> str:
-    """A word of the option stages for a phase, "a+b@0|c@1": names of blocks or stages, a list of them, or Phase(...) of them, with .ipus(n, ...)."""
+    """A word of the option stages for a phase, "a+b@0|c@1": names of blocks or stages, a list of them, or Phase(...) of
+    them, with .ipus(n, ...)."""
     if isinstance(made, list):
         return "|".join(_together(made))
     if not isinstance(made, Made) or made.kind != "Phase":
@@ -98,13 +103,13 @@ def _phase(made: Any) -> str:
     return "|".join(stages) if len(made.calls) == 1 else _on_ipus(stages, made.calls[1])
 
 
-def _on_ipus(stages: Sequence[str], call: Call) -> str:
+def _on_ipus(stages: Sequence[str], call: WrittenCall) -> str:
     """A phase's word with its stages on the IPUs that `.ipus(n, ...)` says."""
     if call.name != "ipus":
         raise OptionError("where the stages of a phase are is said by .ipus(n, ...).")
     if len(call.args) != len(stages):
         raise OptionError(f"Phase contains {len(stages)} stages but you provided {len(call.args)} ipus")
-    ipus = [_number(Call(call.name, (n,), call.kwargs), "ipus") for n in call.args]
+    ipus = [_number(WrittenCall(call.name, (n,), call.kwargs), "ipus") for n in call.args]
     return "|".join(f"{stage.partition('@')[0]}@{ipu}" for stage, ipu in zip(stages, ipus, strict=True))
 
 
@@ -126,7 +131,7 @@ def _named(blocks: Sequence[Any]) -> str:
     return "+".join(blocks)
 
 
-def _number(call: Call, wanted: str) -> int:
+def _number(call: WrittenCall, wanted: str) -> int:
     """The IPU that a call names."""
     found = call.args[0] if len(call.args) == 1 and not call.kwargs else None
     if call.name.lower() != wanted or isinstance(found, bool) or not isinstance(found, int) or found < 0:

@@ -15,7 +15,7 @@ from typing import Any
 from ...system.errors import OptionError
 from ..machine import SHARDED_GROUPS
 from .strategies import execution
-from .values import Call, Made, Word, member, partials, settings
+from .values import Made, Word, WrittenCall, member, partials, settings
 
 Take = Callable[..., Mapping[str, Any]]
 """From the arguments of a call to options by name; OptionError for a value that tileflow has no counterpart of."""
@@ -26,7 +26,8 @@ class Entry:
     """A name of PopTorch's.
 
     options: what it sets. says: what it comes to, or what to do instead: one or more sentences. take: None where nothing can be set by it.
-    idle: it sets nothing and is taken all the same, for what is computed does not depend on it. script: what it does in `tileflow.poptorch`, if more.
+    idle: it sets nothing and is taken all the same, for what is computed does not depend on it. script: what it does in
+    `tileflow.poptorch`, if more.
     """
 
     name: str
@@ -273,11 +274,13 @@ OPTIONS = (
           "`tileflow doctor` says where."),
     _idle("logDir", "log_dir", "nothing is logged to files. What a run writes goes to the folder that the option out names."),
     _idle("maxRepeatLogs", "max_lines", "messages are said once."),
-    _idle("modelName", "name", "reports go where `tileflow compile --report DIR` (report=DIR) says, one folder a model.",
+    _idle("modelName", "name",
+          "reports go where `tileflow compile --report DIR` (report=DIR) says, one folder a model.",
           script="the folder of the model's report, in place of training or inference"),
     _idle("enableProfiling", "profile_dir=None", "`tileflow compile MODEL --machine gc200 --report DIR` (tileflow.compile(model, "
           "machine=\"gc200\", report=DIR)) writes the report, a page and a trace.",
-          script="each program that the model compiles has its report in a folder within profile_dir, by default within this one"),
+          script="each program that the model compiles has its report in a folder within profile_dir, by default "
+                 "within this one"),
     _idle("logCycleCount", "log_cycle_count", CYCLES),
     Entry("enableSyntheticData", "True is `normal`, as there, for `train`; a model that is called takes any array.", ("synthetic_data",), _synthetic),
     Entry("enableStableNorm", f"True is taken, for it says what is so: {STABLE}", (), _stable),
@@ -346,14 +349,16 @@ DISTRIBUTED = (
     _idle("Distributed.setEnvVarNames", "var_num_processes, var_process_id", NO_PROCESSES),
     _idle("Distributed.configureProcessId", "process_id, num_processes", f"{NO_PROCESSES} Process 0 of 1 is taken, all "
           "else refused.", _one_process),
-    *(_none(f"Distributed.{name}", "Whoever starts the processes tells it; it is read, not set.") for name in ("processId", "numProcesses")),
+    *(_none(f"Distributed.{name}", "Whoever starts the processes tells it; it is read, not set.")
+      for name in ("processId", "numProcesses")),
 )
 
 POPART = (
     _none("_Popart.set", "the keys are below; each is an option of its own, or none."),
     _idle("_Popart.setPatterns", "patterns, level=2", "graph rewrites are not chosen by hand; `tileflow compile MODEL` prints the program that "
           "they leave."),
-    _idle("_Popart.setEngineOptions", "engine_options", "Poplar's engine is not part of tileflow; see `enableProfiling` for reports.",
+    _idle("_Popart.setEngineOptions", "engine_options",
+          "Poplar's engine is not part of tileflow; see `enableProfiling` for reports.",
           script="autoReport.all and autoReport.directory are as enableProfiling"),
     Entry("_Popart.autoRecomputation", "None (0) is false; Standard (1), NormOnly (2), Pipeline (3) and RecomputeAll (4) are true: what "
           "is computed again is tileflow's choice.", ("recompute",),
@@ -398,32 +403,49 @@ POPART = (
 )
 
 ENVIRONMENT = (
-    _none("POPTORCH_DEFAULT_OPTIONS", "for `poptorch.Options()`, options as JSON; else `TILEFLOW_DEFAULT_OPTIONS`, the path of a file."),
+    _none("POPTORCH_DEFAULT_OPTIONS",
+          "for `poptorch.Options()`, options as JSON; else `TILEFLOW_DEFAULT_OPTIONS`, the path of a file."),
     _none("POPTORCH_CACHE_DIR", "`TILEFLOW_CACHE_DIR`, which is taken from it where it is not set."),
-    _none("POPTORCH_LOG_LEVEL", "as `poptorch.setLogLevel`, or `TILEFLOW_LOG_LEVEL`: OFF, ERR, WARN, INFO, DEBUG, TRACE."),
-    _none("POPTORCH_IPU_MODEL", "no effect is needed: this computer computes everything, and the option `machine` names the chip of reports."),
-    _none("POPTORCH_SMALL_IPU_MODEL", "no effect, which a warning says: the option `machine` may name a `.toml` file of a chip of 4 tiles "
-          "(`docs/tiles.md`)."),
-    _none("POPTORCH_IPU_MODEL_VERSION", "the chip of `poptorch.Options()`: ipu1 is `gc2`, ipu2 `gc200`, ipu21 `bow`; else the option `machine`."),
+    _none("POPTORCH_LOG_LEVEL",
+          "as `poptorch.setLogLevel`, or `TILEFLOW_LOG_LEVEL`: OFF, ERR, WARN, INFO, DEBUG, TRACE."),
+    _none("POPTORCH_IPU_MODEL", "no effect is needed: this computer computes everything, and the option `machine` "
+                                "names the chip of reports."),
+    _none("POPTORCH_SMALL_IPU_MODEL",
+          "no effect, which a warning says: the option `machine` may name a `.toml` file of a chip of 4 tiles (`docs/tiles.md`)."),
+    _none("POPTORCH_IPU_MODEL_VERSION",
+          "the chip of `poptorch.Options()`: ipu1 is `gc2`, ipu2 `gc200`, ipu21 `bow`; else the option `machine`."),
     _none("POPTORCH_WAIT_FOR_IPU", "no effect, which a warning says: there is no IPU to wait for."),
-    _none("POPLAR_ENGINE_OPTIONS", "`autoReport.all` and `autoReport.directory` are `TILEFLOW_AUTO_REPORT`; of others a warning says that they have "
+    _none("POPLAR_ENGINE_OPTIONS", "`autoReport.all` and `autoReport.directory` are `TILEFLOW_AUTO_REPORT`; of others "
+                                   "a warning says that they have "
           "no effect."),
     _none("PVTI_OPTIONS", "`enable` and `directory` are `TILEFLOW_TRACE`, the file trace.json there."),
 )
 """The reference's environment variables, heeded by `import tileflow.poptorch`."""
 OWN_ENVIRONMENT = (
-    _none("TILEFLOW_DEFAULT_OPTIONS", "The path of an options file for every command and function; `tileflow doctor` shows what it sets."),
-    _none("TILEFLOW_CACHE_DIR", "The folder in which compiled kernels are kept from run to run; `tileflow doctor` says where it is."),
-    _none("TILEFLOW_LOG_LEVEL", "Shows the log of `tileflow` on standard error from a level on: OFF, ERR, WARN, INFO, DEBUG, TRACE. Python's "
+    _none("TILEFLOW_DEFAULT_OPTIONS",
+          "The path of an options file for every command and function; `tileflow doctor` shows what it sets."),
+    _none("TILEFLOW_CACHE_DIR",
+          "The folder in which compiled kernels are kept from run to run; `tileflow doctor` says where it is."),
+    _none("TILEFLOW_LOG_LEVEL",
+          "Shows the log of `tileflow` on standard error from a level on: OFF, ERR, WARN, INFO, DEBUG, TRACE. Python's "
           "`logging` has it under `tileflow` in any case, silent until somebody gives it a handler."),
-    _none("TILEFLOW_AUTO_REPORT", "A folder: every program that is compiled has its report there (`docs/report.md`), in training, inference, "
+    _none("TILEFLOW_AUTO_REPORT",
+          "A folder: every program that is compiled has its report there (`docs/report.md`), in training, inference, "
           "training-2, …; for the option `machine`, by default a GC200."),
-    _none("TILEFLOW_TRACE", "A file: what this process does when (compiling, calls, batches, checkpoints, marks) is written there at its end, for "
+    _none("TILEFLOW_TRACE", "A file: what this process does when (compiling, calls, batches, checkpoints, marks) is "
+                            "written there at its end, for "
           "https://ui.perfetto.dev. `with tileflow.trace(\"trace.json\")` does it for a part."),
     _none("TILEFLOW_TRACE_ROWS", "1: that trace shows what calls compute, too, by operators and names of nodes; "
           "`tileflow.trace(\"trace.json\", rows=True)` does it for a part."),
-    _none("TILEFLOW_PROCESS", "Which of the processes that train together this one is (`docs/distributed.md`): `tileflow launch` sets it. `mpi`: "
+    _none("TILEFLOW_PROCESS", "Which of the processes that train together this one is (`docs/distributed.md`): "
+                              "`tileflow launch` sets it. `mpi`: "
           "what mpiexec has started, without a call of `tileflow.collective.init()`."),
+    _none("TILEFLOW_PIN", "0: processes that train together run on all processors, instead of an equal part for each "
+                          "(`tileflow launch --no-pin`)."),
+    _none("TILEFLOW_NUM_REPLICAS", "What `popdist.getNumTotalReplicas()` of `tileflow.poptorch` gives: `tileflow "
+                                   "launch --num-replicas` sets it."),
+    _none("TILEFLOW_IPUS_PER_REPLICA",
+          "What `popdist.getNumIpusPerReplica()` gives: `tileflow launch --ipus-per-replica` sets it."),
 )
 """tileflow's own."""
 
@@ -437,7 +459,8 @@ MODELS = (
           "them."),
     _none("PoplarExecutor.copyWeightsToDevice", "weights lie in one place: `load_state_dict()` sets them for every model of the network."),
     _none("PoplarExecutor.getAnchoredTensor", "`anchored(name)`, with the option anchored_tensors."),
-    _none("PoplarExecutor.cycleCount", "`tileflow compile MODEL --machine gc200` says the cycles of the simulated chip, and what they are made of."),
+    _none("PoplarExecutor.cycleCount",
+          "`tileflow compile MODEL --machine gc200` says the cycles of the simulated chip, and what they are made of."),
     _none("PoplarExecutor.compileAndExport", "`compile_and_export(path, x)` of a model (`docs/executables.md`)."),
     _none("PoplarExecutor.save", "`save(path)` of a model; `save_onnx(path)` writes an ONNX file."),
     _none("PoplarExecutor.loadExecutable", "`load_executable(path)` of a model."),
@@ -464,8 +487,10 @@ MODELS = (
     _none("ipu_print_tensor", "`nn.print_tensor`, or the option printed_tensors by name of layers, tensors or nodes."),
     _none("autocasting.autocast, autocasting.Policy", "`tileflow.autocast`, `tileflow.Policy` (`docs/half.md`)."),
     _none("for_loop, cond", "`nn.for_loop` and `nn.cond`, with gradients (`docs/control-flow.md`)."),
-    _none("CPU, custom_op", "`nn.cpu` for functions, `tileflow.operator` for operators of one's own (`docs/custom-operators.md`)."),
-    _none("dynamic_slice, dynamic_update, nop, ctc_beam_search_decoder", "the functions of these names in `nn`, and `nn.ctc_loss`."),
+    _none("CPU, custom_op", "`nn.cpu` for functions, `tileflow.operator` for operators of one's own "
+                            "(`docs/custom-operators.md`)."),
+    _none("dynamic_slice, dynamic_update, nop, ctc_beam_search_decoder",
+          "the functions of these names in `nn`, and `nn.ctc_loss`."),
     _none("optim.SGD, Adam, AdamW, RMSprop, LAMB", "`tileflow.optim.SGD` and the others (`docs/optimizers.md` has their equations)."),
     _none("Error", "`tileflow.TileflowError`."),
     _none("ipuHardwareIsAvailable", "`tileflow doctor` says what there is to compute with."),
@@ -502,7 +527,7 @@ def near(name: str) -> list[str]:
     return same or [_by_key()[k].name for k in difflib.get_close_matches(key(name), _by_key(), n=2, cutoff=0.75)]
 
 
-def taken(call: Call) -> dict[str, Any] | None:
+def taken(call: WrittenCall) -> dict[str, Any] | None:
     """The options, by name, that a call sets; None where PopTorch has no such name.
 
     Raises:
@@ -516,7 +541,7 @@ def taken(call: Call) -> dict[str, Any] | None:
     return _applied(entry, entry.name, call.args, call.kwargs)
 
 
-def _popart(call: Call) -> dict[str, Any]:
+def _popart(call: WrittenCall) -> dict[str, Any]:
     """`_Popart.set(key, value)`."""
     if len(call.args) != 2 or call.kwargs or not isinstance(call.args[0], str):
         raise OptionError("_Popart.set takes a name and a value.")

@@ -21,7 +21,7 @@ class Word:
 
 
 @dataclass(frozen=True)
-class Call:
+class WrittenCall:
     """`name(*args, **kwargs)`; the name with its dots."""
 
     name: str
@@ -36,7 +36,7 @@ class Call:
 class Made:
     """What calls in a row make: `poptorch.Stage("B1").ipu(0)` is those of `poptorch.Stage` and of `ipu`."""
 
-    calls: tuple[Call, ...]
+    calls: tuple[WrittenCall, ...]
 
     @property
     def kind(self) -> str:
@@ -48,8 +48,8 @@ class Made:
 
 
 def member(enum: str, value: Any) -> Any:
-    """A member of an enum as tileflow's word: from the member itself, the word `poptorch.OutputMode.Sum`, "OutputMode.Sum", "Sum", "sum" or 3;
-    OptionError for anything else."""
+    """A member of an enum as tileflow's word: from the member itself, the word `poptorch.OutputMode.Sum`,
+    "OutputMode.Sum", "Sum", "sum" or 3; OptionError for anything else."""
     members = ENUMS[enum]
     if isinstance(value, Enum):
         if isinstance(value, members):

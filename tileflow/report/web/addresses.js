@@ -67,7 +67,7 @@ function addressCard(one, tile, again) {
           ticks(0, top, 4, true).map(v => [v, axisSize(v)]),
           "cycles, each part once",
         ),
-        paths.map((d, c) => d.length && s("path", { d: d.join(""), fill: m.kinds[c].colour })),
+        paths.map((d, c) => d.length && s("path", { d: d.join(""), fill: paint(m.kinds[c].colour) })),
         m.bound <= top
           ? s("line", { class: "bound", x1: LEFT, x2: width - RIGHT, y1: y(m.bound), y2: y(m.bound) })
           : s("text", { class: "bound-words", x: width - RIGHT - 4, y: TOP + 12, "text-anchor": "end" }, `memory of a tile ${count(m.bound)} lies above`),

@@ -2,7 +2,7 @@
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const REPORTS = DATA.reports;
-const state = { report: 0, ipu: null, tile: null, tiles: [], step: null, variable: null, text: {} };
+const state = { report: 0, ipu: null, tile: null, tiles: [], step: null, variable: null, text: {}, group: null };
 const the = () => REPORTS[state.report];
 const texts = number => the().texts[number];
 
@@ -31,12 +31,26 @@ function scaled(n, base, units, digits) {
   }
   return (i ? digits(n) : String(Math.round(n * 100) / 100)) + units[i];
 }
-const short = n => scaled(n, 1000, ["", " k", " M", " G", " T", " P"], v => String(Number(v.toPrecision(3))));
+const short = n =>
+  n && Math.abs(n) < 0.01
+    ? n.toFixed(Math.min(20, 2 - Math.floor(Math.log10(Math.abs(n)))))
+    : scaled(n, 1000, ["", " k", " M", " G", " T", " P"], v => String(Number(v.toPrecision(3))));
 const size = n => scaled(n, 1024, [" B", " KiB", " MiB", " GiB", " TiB"], v => v.toFixed(1));
 const axisSize = n => size(n).replace(".0 ", " ");
 const duration = t => {
   const [unit, many] = t >= 1 || t === 0 ? ["s", 1] : t >= 1e-3 ? ["ms", 1e3] : t >= 1e-6 ? ["µs", 1e6] : ["ns", 1e9];
   return Number((t * many).toPrecision(4)) + " " + unit;
+};
+// A range of energy, with the unit that suits its end: 17.4 to 208 mJ.
+const joules = (least, most) => {
+  const [unit, many] = most >= 1 ? ["J", 1] : most >= 1e-3 ? ["mJ", 1e3] : most >= 1e-6 ? ["µJ", 1e6] : ["nJ", 1e9];
+  const [low, high] = [least, most].map(v => String(Number((v * many).toPrecision(3))));
+  return (low === high ? low : low + " to " + high) + " " + unit;
+};
+// Whether words on a colour are dark or light: a class of the style.
+const inkOn = colour => {
+  const [red, green, blue] = [1, 3, 5].map(k => parseInt(colour.slice(k, k + 2), 16));
+  return colour[0] === "#" ? (0.299 * red + 0.587 * green + 0.114 * blue > 140 ? "dark" : "light") : "plain";
 };
 const sum = values => values.reduce((a, b) => a + b, 0);
 const largest = values => {
@@ -45,7 +59,44 @@ const largest = values => {
   return most;
 };
 
-const dot = colour => h("i", { class: "dot", style: { background: colour } });
+// Patterns in a colour's own ink, by number, for readers who do not tell colours apart: as CSS layers them, and as paths of
+// squares of 6 with their width.
+const lines = (angle, wide, every) => ink => `repeating-linear-gradient(${angle}deg, ${ink} 0 ${wide}px, transparent ${wide}px ${every}px)`;
+const UP = "M0,6L6,0M-1,1L1,-1M5,7L7,5",
+  DOWN = "M0,0L6,6M-1,5L1,7M5,-1L7,1";
+const PATTERNS = [
+  [[], "", 0],
+  [[lines(135, 1.2, 4)], UP, 1.2],
+  [[lines(45, 1.2, 4)], DOWN, 1.2],
+  [[lines(0, 1.2, 4)], "M0,3H6", 1.2],
+  [[lines(90, 1.2, 4)], "M3,0V6", 1.2],
+  [[lines(135, 1.2, 4), lines(45, 1.2, 4)], UP + DOWN, 1.2],
+  [[ink => `radial-gradient(${ink} 1.2px, transparent 1.4px) 0 0/4px 4px`], "M3,3h.01", 2.6],
+  [[lines(0, 1.2, 4), lines(90, 1.2, 4)], "M0,3H6M3,0V6", 1.2],
+  [[lines(135, 3, 6)], UP, 3],
+];
+const patternOf = colour => (colour[0] === "#" ? (DATA.patterns[colour] ?? parseInt(colour.slice(1), 16) % PATTERNS.length) : 0);
+const patternInk = colour => (inkOn(colour) === "dark" ? "#0000005a" : "#ffffff70");
+const background = colour => [...PATTERNS[patternOf(colour)][0].map(layer => layer(patternInk(colour))), colour].join(", ");
+const painted = s("defs", {});
+document.body.append(s("svg", { class: "unseen", "aria-hidden": "true" }, painted));
+// What fills a shape with a colour and its pattern.
+function paint(colour) {
+  const [, path, width] = PATTERNS[patternOf(colour)];
+  if (!path) return colour;
+  const id = "paint-" + colour.slice(1);
+  if (!document.getElementById(id))
+    painted.append(
+      s(
+        "pattern",
+        { id, width: 6, height: 6, patternUnits: "userSpaceOnUse" },
+        s("rect", { width: 6, height: 6, fill: colour }),
+        s("path", { d: path, stroke: patternInk(colour), "stroke-width": width, "stroke-linecap": "round", fill: "none" }),
+      ),
+    );
+  return `url(#${id})`;
+}
+const dot = colour => h("i", { class: "dot", style: { background: background(colour) } });
 const card = (title, words, ...inner) =>
   h("section", { class: "card" }, title && h("h2", {}, title), words && h("p", { class: "soft" }, words), inner);
 const legend = items =>
@@ -85,7 +136,7 @@ function plain(columns, rows, left = 1) {
     ),
   );
 }
-// One bar of [colour, share, words]; the words are a tooltip and are read out.
+// One bar of [colour, share, words, label]; the words are a tooltip and are read out, the label stands in it where there is room.
 function bar(pieces, cls = "bar") {
   return h(
     "span",
@@ -99,7 +150,9 @@ function bar(pieces, cls = "bar") {
     },
     pieces
       .filter(p => p[1] > 0)
-      .map(([colour, share, words]) => h("i", { title: words, style: { background: colour, width: 100 * share + "%" } })),
+      .map(([colour, share, words, label]) =>
+        h("i", { title: words, class: inkOn(colour), style: { background: background(colour), width: 100 * share + "%" } }, label && share > 0.08 ? label : null),
+      ),
   );
 }
 

@@ -20,7 +20,7 @@ VIEWS.Execution = panel => {
   const seen = h("p", { class: "soft", role: "status" }),
     detail = h("div", {});
   const chart = drawing(
-    "what each IPU does over the cycles: plus and minus zoom, arrows move",
+    "what each IPU does over the cycles: plus and minus zoom, arrows move, full stop and comma go from operator to operator",
     height,
     w => {
       width = w;
@@ -40,9 +40,9 @@ VIEWS.Execution = panel => {
     return s(
       "g",
       { class: "block", on: { mousemove: event => showTip(event, lines), click: act } },
-      s("rect", { x: left, y, width: Math.max(0.4, wide - (wide > 3 ? 0.8 : 0)), height: tall, fill: colour }),
+      s("rect", { x: left, y, width: Math.max(0.4, wide - (wide > 3 ? 0.8 : 0)), height: tall, fill: wide > 4 ? paint(colour) : colour }),
       room >= 4 && tall > 14
-        ? s("text", { class: "in", x: left + 4, y: y + tall / 2 + 4 }, words.length > room ? "…" + words.slice(1 - room) : words)
+        ? s("text", { class: `in ${inkOn(colour)}`, x: left + 4, y: y + tall / 2 + 4 }, words.length > room ? "…" + words.slice(1 - room) : words)
         : null,
     );
   }
@@ -205,6 +205,18 @@ VIEWS.Execution = panel => {
     say(`${texts(v.name[i])}: ${count(v.cycles[i])} cycles`);
     chart.again();
   }
+  // To the next operator that takes cycles, or the one before, so that it can be seen.
+  function walk(by) {
+    let i = picked < 0 ? 0 : picked + by;
+    while (i >= 0 && i < v.name.length && !v.cycles[i]) i += by;
+    const k = c.first.findIndex((first, q) => first >= 0 && first <= i && i <= c.last[q] && c.ipu[q] === v.ipu[i]);
+    if (k < 0) return;
+    let a = c.start[k];
+    for (let q = c.first[k]; q < i; q++) a += v.cycles[q];
+    const b = a + v.cycles[i];
+    if (a < from || b > to || x(b) - x(a) < 4) zoomTo(a - 9 * (b - a), b + 9 * (b - a));
+    show(i);
+  }
   function zoomTo(a, b) {
     const least = Math.min(whole, 20),
       span = Math.min(whole, Math.max(least, b - a)),
@@ -233,21 +245,9 @@ VIEWS.Execution = panel => {
     },
     { passive: false },
   );
-  let grip = null;
-  picture.addEventListener("pointerdown", event => {
-    grip = [event.clientX, from, to];
-  });
-  picture.addEventListener("pointermove", event => {
-    if (!grip || !event.buttons) {
-      grip = null;
-      return;
-    }
-    const moved =
-      ((((grip[0] - event.clientX) / picture.getBoundingClientRect().width) * width) / (width - LEFT - RIGHT)) * (grip[2] - grip[1]);
-    if (Math.abs(grip[0] - event.clientX) > 3) zoomTo(grip[1] + moved, grip[2] + moved);
-  });
-  addEventListener("pointerup", () => {
-    grip = null;
+  dragged(picture, dx => {
+    const moved = (((dx / picture.getBoundingClientRect().width) * width) / (width - LEFT - RIGHT)) * (to - from);
+    zoomTo(from - moved, to - moved);
   });
   picture.addEventListener("mouseleave", hideTip);
   picture.addEventListener("keydown", event => {
@@ -258,6 +258,9 @@ VIEWS.Execution = panel => {
       0: () => zoomTo(0, whole),
       ArrowLeft: () => pan(-0.2),
       ArrowRight: () => pan(0.2),
+      ".": () => walk(1),
+      ",": () => walk(-1),
+      Enter: () => picked >= 0 && go("operators", { step: picked }),
       Home: () => zoomTo(0, to - from),
       End: () => zoomTo(whole - (to - from), whole),
     }[event.key];
@@ -274,7 +277,7 @@ VIEWS.Execution = panel => {
       [
         "One " +
           r.unit +
-          " over time. Zoom with the wheel or + and −, drag or use the arrows to move; a run opens into its operators, and these into their phases. 0 shows all.",
+          " over time. Zoom with the wheel or + and −, drag or use the arrows to move; a run opens into its operators, and these into their phases. 0 shows all; full stop and comma go from operator to operator, Enter opens it.",
         ...c.advice,
       ].join(" "),
       h(

@@ -1,9 +1,22 @@
 // The page's frame: which report, which view, the keys that move between views. A view is made when it is first seen.
 
 const TABS = Object.keys(VIEWS).filter(name => name !== "Comparison" || DATA.comparison);
-const order = ["Comparison", "Summary", "Insights", "Memory", "Liveness", "Variables", "Program", "Operators", "Execution"].filter(name =>
-  TABS.includes(name),
-);
+const order = [
+  "Comparison",
+  "Summary",
+  "Insights",
+  "Memory",
+  "Liveness",
+  "Variables",
+  "Program",
+  "Operators",
+  "Groups",
+  "Balance",
+  "Exchange",
+  "Roofline",
+  "Graph",
+  "Execution",
+].filter(name => TABS.includes(name));
 const keyOf = name => name.toLowerCase();
 const buttons = order.map(name =>
   h(

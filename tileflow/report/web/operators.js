@@ -15,6 +15,7 @@ VIEWS.Operators = panel => {
     over = v.fits.filter(fits => !fits).length;
   const columns = [
     ofNames("operator", 280, i => texts(v.name[i])),
+    ofNames("type", 120, i => texts(v.op[i])),
     { name: "role", width: 90, left: true, value: i => texts(v.role[i]) },
     { name: "part", width: 80, left: true, value: i => texts(v.part[i]) },
     ...(several ? [{ name: "IPU", width: 55, value: i => v.ipu[i] }] : []),
@@ -38,7 +39,7 @@ VIEWS.Operators = panel => {
     },
     { name: "times", width: 65, value: i => v.times[i], show: i => count(v.times[i]) },
     { name: "tiles", width: 65, value: i => v.tiles[i], show: i => count(v.tiles[i]) },
-    { name: "MFLOPs", width: 80, value: i => v.flops[i], show: i => (v.flops[i] / 1e6).toPrecision(3), help: "useful, of one execution" },
+    { name: "FLOPs", width: 80, value: i => v.flops[i], show: i => short(v.flops[i]), help: "useful, of one execution" },
     { name: "of peak", width: 75, value: i => v.use[i], show: i => percent(v.use[i]) },
     { name: "temporaries", width: 110, value: i => v.temp[i], show: i => count(v.temp[i]) + (v.fits[i] ? "" : " !") },
     { name: "tile bytes", width: 95, value: i => v.bytes[i], show: i => count(v.bytes[i]), help: "on the fullest tile while it runs" },
@@ -48,6 +49,17 @@ VIEWS.Operators = panel => {
       value: i => v.phases[k][i] * v.times[i],
       show: i => count(v.phases[k][i] * v.times[i]),
     })),
+    ...(r.energy
+      ? [
+          {
+            name: "energy",
+            width: 140,
+            value: i => r.energy.most[i],
+            show: i => joules(r.energy.least[i], r.energy.most[i]),
+            help: "at least and at most, of " + r.one + "; sorts by the most",
+          },
+        ]
+      : []),
   ];
   const grid = bigTable({
     label: "operators",
@@ -57,7 +69,7 @@ VIEWS.Operators = panel => {
     height: 560,
     current: state.step,
     words: i =>
-      `${texts(v.name[i])} ${texts(v.source[i])} ${texts(v.role[i])} ${texts(v.part[i])} ${texts(v.limit[i])} ${texts(v.partition[i])} ${texts(v.vertex[i])}`,
+      `${texts(v.name[i])} ${texts(v.op[i])} ${texts(v.source[i])} ${texts(v.role[i])} ${texts(v.part[i])} ${texts(v.limit[i])} ${texts(v.partition[i])} ${texts(v.vertex[i])}`,
     pick: show,
   });
   function show(i) {
@@ -97,17 +109,33 @@ VIEWS.Operators = panel => {
     say(`${texts(v.name[i])}: ${count(v.all[i])} cycles`);
   }
   const roles = [...new Set(v.role)].map(texts),
+    types = [...new Set(v.op)].map(texts).sort(),
     limits = [...new Set(v.limit)].map(texts),
     parts = [...new Set(v.part)].map(texts);
+  const narrowed = h("p", { class: "soft" });
+  if (state.group) {
+    const [field, key, name] = state.group;
+    grid.filter("", i => v[field][i] === key);
+    narrowed.append(
+      `Only the group ${name}. `,
+      link("Show all", () => {
+        grid.filter("");
+        narrowed.replaceChildren();
+      }),
+    );
+    state.group = null;
+  }
   panel.append(
     card(
       "Operators",
       `Cycles on the slowest tile. ${over ? `${over} marked ! found no plan within the bound and take the one with least memory. ` : ""}Click an operator for its plan.`,
       filters(grid, "operators", state.text.operators, [
+        ["all types", types, i => texts(v.op[i])],
         ["all roles", roles, i => texts(v.role[i])],
         ["all limits", limits, i => texts(v.limit[i])],
         ["all parts", parts, i => texts(v.part[i])],
       ]),
+      narrowed,
       grid.element,
     ),
     detail,

@@ -46,7 +46,7 @@ function drawing(label, height, draw, attributes = {}) {
 }
 
 // Layers over items 0..n-1. edges: where each item begins and the last ends, on the axis of x. layers: { colour, values }. pick(i): an item was picked;
-// keep(i): it was picked with Shift, or by Enter.
+// keep(i): it was picked with Shift, or by Enter. yWords: of the other axis, bytes where there are none.
 // describe(i): lines of the tooltip. lines: more curves, { colour, values, dash }.
 function areas({
   label,
@@ -61,6 +61,7 @@ function areas({
   xTitle,
   xWords,
   xTicks,
+  yWords,
   describe,
   pick,
   keep,
@@ -109,7 +110,7 @@ function areas({
           down = `L${right.toFixed(1)},${base.toFixed(1)}H${left.toFixed(1)}` + down;
         }
         for (const [, , i] of columns) below[i] += layer.values[i] || 0;
-        return s("path", { d: up + down + "Z", fill: layer.colour });
+        return s("path", { d: up + down + "Z", fill: paint(layer.colour) });
       });
       const curves = lines.map(line =>
         s("path", {
@@ -145,7 +146,7 @@ function areas({
           x,
           y,
           (xTicks || ticks(low, high, Math.max(3, width / 140))).map(v => [v, xWords(v)]),
-          ticks(0, top, 4, true).map(v => [v, axisSize(v)]),
+          ticks(0, top, 4, !yWords).map(v => [v, (yWords || axisSize)(v)]),
           xTitle,
         ),
         paths,
@@ -206,6 +207,26 @@ function areas({
     });
   }
   return { element: chart.element, set };
+}
+
+// Dragging: moved(dx, dy) in pixels of the screen, since the last time. Where it ends is no click.
+function dragged(picture, moved) {
+  let grip = null,
+    far = 0;
+  picture.addEventListener("pointerdown", event => {
+    grip = [event.clientX, event.clientY];
+    far = 0;
+  });
+  picture.addEventListener("pointermove", event => {
+    if (!event.buttons) grip = null;
+    if (!grip) return;
+    const [dx, dy] = [event.clientX - grip[0], event.clientY - grip[1]];
+    far += Math.abs(dx) + Math.abs(dy);
+    if (far <= 3) return;
+    grip = [event.clientX, event.clientY];
+    moved(dx, dy);
+  });
+  picture.addEventListener("click", event => far > 3 && event.stopImmediatePropagation(), true);
 }
 
 // The item that a key leads to from another, of n; undefined for keys that lead nowhere.

@@ -22,7 +22,7 @@ VIEWS.Summary = panel => {
     "Supersteps do not overlap: the slowest tile decides each phase, and phases add up, with what tiles wait for the host.",
     r.limits.map(sentence => h("p", { class: "soft" }, sentence)),
     bar(
-      r.shares.map(p => [p.colour, of(p), `${p.name} ${count(p.cycles)} cycles, ${percent(of(p))}`]),
+      r.shares.map(p => [p.colour, of(p), `${p.name} ${count(p.cycles)} cycles, ${percent(of(p))}`, p.name]),
       "bar tall",
     ),
     legend(r.shares.map(p => [p.colour, `${p.name} ${percent(of(p))}${p.words ? ": " + p.words : ""}`])),
@@ -30,7 +30,7 @@ VIEWS.Summary = panel => {
   );
   const memory = card("Bytes per tile", null, memorySummary(r));
   const error = r.error && h("section", { class: "card error" }, h("h2", {}, "Out of tile memory"), h("pre", {}, r.error));
-  panel.append(...[error, figures, phases, memory, r.frontier.length && frontier(r), machine(r)].filter(Boolean));
+  panel.append(...[error, figures, phases, memory, r.energy && energy(r), r.frontier.length && frontier(r), machine(r)].filter(Boolean));
 };
 
 function slowest(r) {
@@ -141,6 +141,15 @@ function frontier(r) {
   return card(
     "Cycles against memory",
     `Every program that the search tried (${count(r.frontier.length)}); the line joins those that no other beats in both. Filled: the one taken; dashed: does not fit.`,
+    h(
+      "details",
+      {},
+      h("summary", {}, "The points as a table"),
+      plain(
+        ["tried", "cycles", "bytes", ""],
+        points.map(p => [p.label, count(p.cycles), count(p.bytes), p.best ? "taken" : p.fits ? "fits" : "does not fit"]),
+      ),
+    ),
     drawing("cycles against bytes on the fullest tile", 340, width => {
       const x = v => LEFT + ((v - x0) / (x1 - x0)) * (width - LEFT - RIGHT),
         y = v => 340 - BOTTOM - ((v - y0) / (y1 - y0)) * (340 - TOP - BOTTOM);
@@ -168,6 +177,18 @@ function frontier(r) {
           ),
       ];
     }).element,
+  );
+}
+
+function energy(r) {
+  return card(
+    "Energy",
+    "At least and at most, for hardly anything of it is published of a chip.",
+    r.energy.sentences.map(sentence => h("p", { class: "soft" }, sentence)),
+    plain(
+      ["category", "of " + r.one],
+      r.energy.categories.map(([name, least, most]) => [name, joules(least, most)]),
+    ),
   );
 }
 

@@ -18,5 +18,6 @@ class LambdaCallback(Callback):
         """Raises OptionError where a keyword is no hook, or a hook no function."""
         for name, hook in hooks.items():
             if name not in HOOKS or not callable(hook):
-                raise OptionError(f"LambdaCallback takes functions by the names of hooks, {', '.join(HOOKS)}, not {name}={hook!r}.")
+                raise OptionError(f"LambdaCallback takes functions by the names of hooks, {', '.join(HOOKS)}, not "
+                                  f"{name}={hook!r}.")
         vars(self).update(hooks)

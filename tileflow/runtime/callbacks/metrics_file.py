@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ...options.options import Options
-from ...program.writing import digest_of_all
+from ...program.arrays import digest_of_all
 from ...system.files import atomic_write_bytes
 from ..history import runs
 from .base import Callback

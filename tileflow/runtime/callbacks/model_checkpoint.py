@@ -13,7 +13,7 @@ from .monitored import Monitored
 from .run import kept_name
 
 
-class Kept(NamedTuple):
+class KeptCheckpoint(NamedTuple):
     """A checkpoint that is kept, and what it was kept for (None: every one is). epoch: counted from 0."""
 
     name: str
@@ -52,10 +52,12 @@ class ModelCheckpoint(Monitored):
         if self.monitor is not None:
             super().__post_init__()
         elif self.save_top_k not in (-1, 0, 1):
-            raise OptionError(f"ModelCheckpoint: without a figure to monitor save_top_k must be 1, the newest, -1, all, or 0, not {self.save_top_k}.")
+            raise OptionError("ModelCheckpoint: without a figure to monitor save_top_k must be 1, the newest, -1, "
+                              f"all, or 0, not {self.save_top_k}.")
         if self.save_top_k < -1 or self.every_n_epochs < 1 or (self.every_n_updates is not None
                                                                and self.every_n_updates < 1):
-            raise OptionError("ModelCheckpoint: save_top_k must be -1 or more, every_n_epochs and every_n_updates 1 or more.")
+            raise OptionError("ModelCheckpoint: save_top_k must be -1 or more, every_n_epochs and every_n_updates 1 or "
+                              "more.")
         kept_name(self._name(0, 0))
 
     def _name(self, epoch: int, updates: int) -> str:
@@ -68,8 +70,8 @@ class ModelCheckpoint(Monitored):
             super().on_train_begin(logs)
             every, wanted = self.run.options.eval_every, self.every_n_updates
             if wanted and self.monitor.startswith(("val_", "test_")) and (not every or wanted % every):
-                raise OptionError(f"ModelCheckpoint: {self.monitor} is not measured every {wanted} updates; set eval_every to a number that "
-                                  "divides it.")
+                raise OptionError(f"ModelCheckpoint: {self.monitor} is not measured every {wanted} updates; set "
+                                  "eval_every to a number that divides it.")
         elif self.run.updates == 0:
             self.reset()
 
@@ -109,8 +111,8 @@ class ModelCheckpoint(Monitored):
             return
         if value is not None and isnan(value):
             value = inf if self.least else -inf
-        new = Kept(self._name(epoch, self.run.updates), value, epoch, self.run.updates)
-        found = [Kept(*k) for k in self.kept]
+        new = KeptCheckpoint(self._name(epoch, self.run.updates), value, epoch, self.run.updates)
+        found = [KeptCheckpoint(*k) for k in self.kept]
         going = self._worst(found) if 0 < self.save_top_k <= len(found) else None
         if going is not None and value is not None and not self.better(value, going.value):
             return
@@ -119,16 +121,16 @@ class ModelCheckpoint(Monitored):
         if going is not None and going.name != new.name:
             self.run.discard(going.name)
 
-    def _worst(self, found: list[Kept]) -> Kept:
+    def _worst(self, found: list[KeptCheckpoint]) -> KeptCheckpoint:
         """The one that goes first: the oldest, where nobody looks at a figure."""
         if self.monitor is None:
             return found[0]
         return (max if self.least else min)(found, key=lambda k: k.value or 0.0)
 
     @property
-    def best(self) -> Kept | None:
+    def best(self) -> KeptCheckpoint | None:
         """The best of those that are kept; the newest where none is better."""
-        found = [Kept(*k) for k in self.kept]
+        found = [KeptCheckpoint(*k) for k in self.kept]
         if not found or self.monitor is None:
             return found[-1] if found else None
         return (min if self.least else max)(found, key=lambda k: k.value or 0.0)

@@ -32,8 +32,8 @@ class Monitored(Callback):
         """The least value is the best one."""
         found = self.mode if self.mode != "auto" else best_is(measured_name(self.monitor).removeprefix("test_"))
         if found is None:
-            raise OptionError(f"{type(self).__name__}: whether {self.monitor} is best when least or when greatest is not known; say mode='min' or "
-                              "mode='max'.")
+            raise OptionError(f"{type(self).__name__}: whether {self.monitor} is best when least or when greatest is "
+                              "not known; say mode='min' or mode='max'.")
         return found == "min"
 
     def better(self, value: float, than: float | None) -> bool:
@@ -48,7 +48,8 @@ class Monitored(Callback):
         if measured_name(self.monitor) not in known:
             none = " and has no test data" if measured_name(self.monitor).startswith("test_") and "test_loss" not in known else ""
             shown = ", ".join(n.replace("test_", "val_") if self.monitor.startswith("val_") else n for n in known)
-            raise OptionError(f"{type(self).__name__} monitors {self.monitor}, which this run does not measure{none}; it measures {shown}.")
+            raise OptionError(f"{type(self).__name__} monitors {self.monitor}, which this run does not measure{none}; "
+                              f"it measures {shown}.")
         if self.run.updates == 0:
             self.reset()
 

@@ -57,4 +57,5 @@ class PlateauSchedules(Callback):
 
 
 def _unmeasured(metric: str, known: Sequence[str]) -> OptionError:
-    return OptionError(f"Schedule plateau looks at the metric {metric!r}, which this run does not measure; it measures {', '.join(known)}.")
+    return OptionError(f"Schedule plateau looks at the metric {metric!r}, which this run does not measure; it measures "
+                       f"{', '.join(known)}.")

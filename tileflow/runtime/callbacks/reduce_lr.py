@@ -52,4 +52,5 @@ class ReduceLROnPlateau(Monitored):
             if self.wait >= self.patience and (rate := self.run.learning_rate) > self.min_lr:
                 self.run.learning_rate = lower = max(rate * self.factor, self.min_lr)
                 self.cooling, self.wait = self.cooldown, 0
-                self.run.say(f"The learning rate falls to {lower:g}: {self.monitor} has not improved on {self.best:.6g}.")
+                self.run.say(f"The learning rate falls to {lower:g}: {self.monitor} has not improved on "
+                             f"{self.best:.6g}.")

@@ -121,8 +121,8 @@ class TrainingRun:
         optimizer = self.model.optimizer
         numbers = remembered.numbers(optimizer)
         if RATE not in numbers:
-            raise OptionError(f"The learning rate follows {remembered.shown(optimizer, RATE)}, so that nobody else can set it: leave the "
-                              "schedule out, or what sets the rate.")
+            raise OptionError(f"The learning rate follows {remembered.shown(optimizer, RATE)}, so that nobody else can "
+                              "set it: leave the schedule out, or what sets the rate.")
         before = numbers[RATE]
         for role, old in numbers.items():
             if role == RATE or role.endswith(f".{RATE}"):
@@ -143,5 +143,6 @@ class TrainingRun:
 def kept_name(name: str) -> str:
     """A name that a kept file may have; OptionError where it may not."""
     if not NAME.fullmatch(name) or name in OWN or name.split(".")[0] in OWN:
-        raise OptionError(f"A checkpoint cannot be called {name!r}: letters, digits, and _ . = - within, and not {' or '.join(OWN)}.")
+        raise OptionError(f"A checkpoint cannot be called {name!r}: letters, digits, and _ . = - within, and not "
+                          f"{' or '.join(OWN)}.")
     return name

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ...collective import alone
 from ...system.errors import CheckpointError, OptionError
 from ...system.text import one_line
 from .base import HOOKS, Callback
@@ -65,7 +66,8 @@ class Callbacks:
             if self._run is not None:
                 self._run.at = callback
             try:
-                getattr(callback, hook)(*told)
+                with alone():                               # the others of a group do not do what callbacks do
+                    getattr(callback, hook)(*told)
             except Exception as error:
                 failed = failed or error
         if self._run is not None:
@@ -103,8 +105,8 @@ class Callbacks:
         for key, callback in self._all.items():
             state = callback.state()
             if not isinstance(state, dict) or not all(isinstance(n, str) and _fits(x) for n, x in state.items()):
-                raise OptionError(f"Callback {key}: state() must give a dict of numbers, texts, lists of these, None or arrays by name, not "
-                                  f"{one_line(repr(state), 200)}.")
+                raise OptionError(f"Callback {key}: state() must give a dict of numbers, texts, lists of these, None "
+                                  f"or arrays by name, not {one_line(repr(state), 200)}.")
             plain[key] = {n: _plain(x) for n, x in state.items() if not isinstance(x, np.ndarray)}
             arrays |= {f"{TENSOR}.{key}.{n}": x for n, x in state.items() if isinstance(x, np.ndarray)}
         return plain, arrays
@@ -128,7 +130,8 @@ class Callbacks:
             try:
                 callback.restore(state)
             except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-                raise CheckpointError(f"{where} holds no state of the callback {key}; restore it from a copy or train anew.") from None
+                raise CheckpointError(f"{where} holds no state of the callback {key}; restore it from a copy or train "
+                                      "anew.") from None
         gone = [one_line(key) for key, state in plain.items() if key not in self._all and state]
         return said + [f"The run goes on without the callback {key} that it had." for key in gone]
 
@@ -143,8 +146,8 @@ class Callbacks:
                        and _differs(before.get(n), x)]
             if changed:
                 del self._before[key]
-                found.append(f"Callback {key} changes {', '.join(changed)} and has no state(): where the run is resumed, it begins anew. Give it "
-                             f"state() and restore(), or remembered = ({', '.join(map(repr, changed))},).")
+                found.append(f"Callback {key} changes {', '.join(changed)} and has no state(): where the run is "
+                             f"resumed, it begins anew. Give it state() and restore(), or remembered = ({', '.join(map(repr, changed))},).")
         return found
 
 

@@ -81,7 +81,8 @@ def _is_running_mean(model: TrainingModel) -> bool:
 
 
 class StatisticsLog(AppendedFile):
-    """Two files in a run's folder, a table and a page: the figures of every gradient and weight after every so many updates."""
+    """Two files in a run's folder, a table and a page: the figures of every gradient and weight after every so many
+    updates."""
 
     transient: ClassVar[tuple[str, ...]] = (*AppendedFile.transient, "newest")
 

@@ -29,7 +29,8 @@ class Tracker(Callback):
     def __init__(self, tool: Any, every: int = 50, **settings: Any) -> None:
         for name in ("init", "log", "finish"):
             if not callable(getattr(tool, name, None)):
-                raise OptionError(f"Tracker takes what has the functions init, log and finish, as wandb and trackio have; {tool!r} has no {name}.")
+                raise OptionError("Tracker takes what has the functions init, log and finish, as wandb and trackio "
+                                  f"have; {tool!r} has no {name}.")
         self.tool, self.every, self.settings = tool, every, settings
         self.open = False
 

@@ -107,8 +107,8 @@ def _array(path: Path, name: str, column: Any, arrow: Any) -> np.ndarray:
         shape.append(size)
         kind = column.type
     if not (kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind) or kinds.is_decimal(kind)):
-        raise DataError(f"{what} is of {one_line(kind, SHOWN)}, which are no numbers, no texts and no lists of numbers; "
-                        "leave it out of the file.")
+        raise DataError(f"{what} is of {one_line(kind, SHOWN)}, which are no numbers, no texts and no lists of "
+                        "numbers; leave it out of the file.")
     values = column.cast("float64") if kinds.is_decimal(kind) else column
     numbers = np.asarray(values.to_numpy())
     numbers = numbers.astype(np.float64) if numbers.dtype == object else numbers

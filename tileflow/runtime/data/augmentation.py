@@ -53,8 +53,8 @@ class Augmentation:
         if any(name != "mixup" for name in names):
             channels = {3: (shape[0], shape[-1]), 2: (1,)}.get(len(shape), ()) if shape else ()
             if len(data.fields) != 1 or not set(channels).intersection(MODES):
-                raise OptionError(f"Option augment: {', '.join(n for n in names if n != 'mixup')} is for a single input "
-                                  "of images, [channels, "
+                raise OptionError(f"Option augment: {', '.join(n for n in names if n != 'mixup')} is for a single "
+                                  "input of images, [channels, "
                                   "height, width], [height, width, channels] or [height, width] per row, of 1, 3 or 4 "
                                   "channels; the data's rows are "
                                   f"{', '.join(str(list(f.sample)) for f in data.fields.values())}.")
@@ -62,8 +62,8 @@ class Augmentation:
             if any(len(f.sample) > 1 for f in labels):
                 raise OptionError("Option augment: flip, crop, color and cutmix are for labels of a whole image; those "
                                   "of places in it, such as "
-                                  f"{next(list(f.sample) for f in labels if len(f.sample) > 1)} per row, would not move "
-                                  "along.")
+                                  f"{next(list(f.sample) for f in labels if len(f.sample) > 1)} per row, would not "
+                                  "move along.")
         last = len(shape) == 3 and shape[0] not in MODES
         return cls(tuple(n for n in AUGMENTATIONS if n in names), seed, micro_batch, field, last, len(data.fields))
 

@@ -6,7 +6,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from ...feed.items import Batch, Fills, Items, Stream, lengthened, part, rows_of
+from ...feed.items import Batch, Fills, Items, RowStream, lengthened, part, rows_of
 from ...system.errors import DataError
 
 LOOKED_AT = 64
@@ -29,10 +29,10 @@ def rounded(length: int) -> int:
     return size * 3 // 4 if size > SHORTEST and length <= size * 3 // 4 else size
 
 
-class Head:
+class FirstRows:
     """The first rows of a stream, which stand for all of them where somebody looks."""
 
-    def __init__(self, stream: Stream, rows: int = LOOKED_AT) -> None:
+    def __init__(self, stream: RowStream, rows: int = LOOKED_AT) -> None:
         self.rows = stream.peek(rows)
         if self.rows is None:
             raise DataError("The data have no rows: nothing came out of them.")
@@ -45,7 +45,7 @@ class Last:
     """Reads rows; the columns of one batch ask for the same rows, which are read once. `fills`: what each is filled up with; `rounds`: lengths that
     change are rounded up."""
 
-    def __init__(self, source: Items | Head, fills: Fills, rounds: bool) -> None:
+    def __init__(self, source: Items | FirstRows, fills: Fills, rounds: bool) -> None:
         self.source, self.fills, self.rounds = source, fills, rounds
         self._rows: bytes | None = None
         self._batch: Batch = None
@@ -106,7 +106,7 @@ class Column:
 
     def looked_at(self) -> np.ndarray:
         """Numbers of rows that lie evenly in the data, few enough to be read before anything is trained."""
-        if isinstance(self.source.source, Head):
+        if isinstance(self.source.source, FirstRows):
             return np.arange(min(rows_of(self.source.source.rows), self.length))
         count = min(LOOKED_AT, self.length)
         return np.arange(count) * self.length // count
@@ -159,7 +159,7 @@ class OneHot:
         return one_hot(self.numbers[rows], self.shape[1])
 
 
-def columns_of(source: Items | Head, length: int, fills: Fills, rounds: bool) -> dict[Any, Column]:
+def columns_of(source: Items | FirstRows, length: int, fills: Fills, rounds: bool) -> dict[Any, Column]:
     """A column for each part of the rows, by its name in a dict or its place in a tuple."""
     last = Last(source, fills, rounds)
     first = last.read(np.zeros(1, np.int64))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...feed.items import Batch, Chosen, Items, Stream, array_of
+from ...feed.items import Batch, Chosen, Items, RowStream, array_of
 from ...memory.tensor import kind_of
 from ...memory.types import TensorType
 from ...options.options import Options
@@ -132,7 +132,7 @@ class Dataset:
     byte_scale: float = 1 / 255
     notes: tuple[str, ...] = ()
     classes: tuple[str, ...] | None = None
-    source: Items | Stream | None = None
+    source: Items | RowStream | None = None
     nameless: bool = False
     ordered: bool = False
     whole: bool = False
@@ -283,7 +283,7 @@ class Dataset:
     def split(self, share: float, seed: int) -> tuple[Dataset, Dataset]:
         """Keep a random `share` of the rows apart: (the rest, the share), both in their original order."""
         n = len(self)
-        if isinstance(self.source, Stream):
+        if isinstance(self.source, RowStream):
             raise DataError(f"Data {self.name} come one after the other, so that no share of them can be kept apart: leave validation_split out, and "
                             "give test_data.")
         kept = min(max(round(n * share), 1), n - 1)

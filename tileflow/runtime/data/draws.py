@@ -1,4 +1,5 @@
-"""Random numbers of data: by seed, epoch, stream and place alone, whoever reads the rows, and not by NumPy's version."""
+"""Random numbers of data: by seed, epoch, stream and place alone, whoever reads the rows, and not by NumPy's
+version."""
 from __future__ import annotations
 
 import numpy as np

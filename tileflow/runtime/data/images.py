@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...feed.images import MODES, ImageForm, Images, form_of_file, is_image
-from ...feed.kept import Kept
+from ...feed.kept import KeptRows
 from ...memory import budget
 from ...options.options import Options
 from ...system.errors import DataError
@@ -34,7 +34,7 @@ class Listing(NamedTuple):
     others: tuple[str, ...] = ()
 
 
-class Wanted(NamedTuple):
+class WantedImages(NamedTuple):
     """What a model's input says of images: None is open."""
 
     channels: int | None = None
@@ -43,16 +43,16 @@ class Wanted(NamedTuple):
     last: bool = False
 
 
-def wanted_by(dims: Sequence[int | str | None] | None) -> Wanted | None:
+def wanted_by(dims: Sequence[int | str | None] | None) -> WantedImages | None:
     """What an input of these dimensions takes, [batch, channels, height, width] or [batch, height, width, channels];
     None where it is neither."""
     if dims is None or len(dims) not in (3, 4):
         return None
     sizes = [n if isinstance(n, int) else None for n in dims[1:]]
     if len(sizes) == 2:
-        return Wanted(1, sizes[0], sizes[1])
+        return WantedImages(1, sizes[0], sizes[1])
     last = sizes[0] not in MODES and sizes[2] in MODES
-    return Wanted(sizes[2], sizes[0], sizes[1], True) if last else Wanted(sizes[0], sizes[1], sizes[2])
+    return WantedImages(sizes[2], sizes[0], sizes[1], True) if last else WantedImages(sizes[0], sizes[1], sizes[2])
 
 
 def is_folder_of_images(folder: Path) -> bool:
@@ -128,7 +128,8 @@ def _below(folder: str) -> Iterable[str]:
         left += [entry.path for entry in reversed(entries) if entry.is_dir(follow_symlinks=False)]
 
 
-def dataset_of(listing: Listing, name: str, options: Options, wanted: Wanted, label_name: str | None = None) -> Dataset:
+def dataset_of(listing: Listing, name: str, options: Options, wanted: WantedImages,
+               label_name: str | None = None) -> Dataset:
     """The images as a dataset, decoded when they are read and kept as far as there is memory. Labels are numbered in
     the order of their texts.
 
@@ -142,7 +143,7 @@ def dataset_of(listing: Listing, name: str, options: Options, wanted: Wanted, la
     """
     form, notes = _form(listing.paths[0], options, wanted)
     room = budget.available()
-    source = Kept(Images(listing.paths, form), int(KEPT_SHARE * room) if room is not None else UNKNOWN_ROOM)
+    source = KeptRows(Images(listing.paths, form), int(KEPT_SHARE * room) if room is not None else UNKNOWN_ROOM)
     fills: dict[object, float | None] = {}
     source.fills = fills
     columns = columns_of(source, len(source), fills, False)
@@ -175,7 +176,7 @@ def _labels(texts: tuple[str, ...], name: str) -> tuple[np.ndarray, tuple[str, .
     return np.asarray(values), classes
 
 
-def _form(first: str, options: Options, wanted: Wanted) -> tuple[ImageForm, list[str]]:
+def _form(first: str, options: Options, wanted: WantedImages) -> tuple[ImageForm, list[str]]:
     """What the images become, and what to say of it."""
     own = form_of_file(first)
     given: Mapping[str, int] = {}
@@ -190,8 +191,8 @@ def _form(first: str, options: Options, wanted: Wanted) -> tuple[ImageForm, list
     budget.require(form.channels * form.height * form.width, "An image", "set a smaller image_size")
     notes = []
     if (form.height, form.width) != (own.height, own.width):
-        notes.append(f"Images become {form.width} x {form.height} pixels: the middle of each, scaled to that; the first "
-                     f"is {own.width} x "
+        notes.append(f"Images become {form.width} x {form.height} pixels: the middle of each, scaled to that; the "
+                     f"first is {own.width} x "
                      f"{own.height}.")
     if form.channels == 1 and own.channels == 3:
         notes.append("Images become grey, for the model takes one channel.")

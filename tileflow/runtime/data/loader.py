@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...feed.ahead import ahead
-from ...feed.items import Batch, Collate, Items, Stream, Whole, collate, is_by_number, is_one_by_one, joined, part, rows_of
+from ...feed.items import Batch, Collate, Items, RowStream, Whole, collate, is_by_number, is_one_by_one, joined, part, rows_of
 from ...feed.workers import Abandoned, Workers
 from ...memory import budget
 from ...options.options import Options
@@ -85,6 +85,9 @@ class DataLoader:
         self._workers: Workers | None = None
         self.stop: Callable[[], bool] | None = None
         """Asked while a batch is waited for (but in the mode sync): once true, the epoch ends."""
+        self.turn = 0, 1
+        """Which batches are read where several processes share them: the first of them, of how many processes; see
+        `places`."""
         self._check_arguments(batch_size, shuffle)
         self.dataset, self._reader = self._opened(dataset, collate_fn)
         self.shuffle = (options.shuffle if shuffle is None else shuffle) and not self.is_stream and sampler is None and batch_sampler is None
@@ -111,7 +114,7 @@ class DataLoader:
     @property
     def is_stream(self) -> bool:
         """Rows come one after the other."""
-        return isinstance(self._reader, Stream)
+        return isinstance(self._reader, RowStream)
 
     @property
     def name(self) -> str:
@@ -180,6 +183,16 @@ class DataLoader:
         made = batches() if self.mode == "sync" else ahead(batches, max(self.options.prefetch, 1), give_up, self.stop)
         return made if workers is None or self.persistent_workers is not False else self._ending(made)
 
+    def places(self) -> Iterator[tuple[int, Batch]]:
+        """The batches of this process's `turn`, each with its number among all. Of rows that come one after the other
+        all are read."""
+        first, step = self.turn
+        for i, batch in enumerate(self):
+            if not self.is_stream:
+                yield first + i * step, batch
+            elif i % step == first:
+                yield i, batch
+
     def terminate(self) -> None:
         """End the worker processes; the next `iter()` starts others. They end by themselves with the loader and with this process."""
         workers, self._workers = self._workers, None
@@ -236,7 +249,7 @@ class DataLoader:
             if is_by_number(dataset):
                 return dataset, Items(dataset, collate_fn or collate)
             if is_one_by_one(dataset):
-                return dataset, Stream(dataset, collate_fn or collate)
+                return dataset, RowStream(dataset, collate_fn or collate)
             dataset = open_data(dataset, self.options).train
         if collate_fn is not None:
             raise OptionError("collate_fn has no effect on arrays and files, whose rows are arrays already.")
@@ -249,7 +262,8 @@ class DataLoader:
         if self._workers is None or not self._workers.are_open:
             if isinstance(self.dataset, Dataset):
                 what = f"A copy of data {self.name} for each of {self.num_workers} worker processes"
-                budget.require(self.num_workers * self.dataset.held_bytes, what, "leave num_workers at 0: arrays need no help")
+                budget.require(self.num_workers * self.dataset.held_bytes, what,
+                               "leave num_workers at 0: arrays need no help")
             self._workers = Workers(self._reader, self.num_workers, one_line(self.name), self.worker_init_fn, self.timeout)
         return self._workers
 
@@ -283,25 +297,26 @@ class DataLoader:
         done = offset // self.combined_batch_size
         return min(count, max(self.options.max_batches - done, 0))
 
-    def _requests(self, epoch: int, offset: int) -> Iterator[np.ndarray]:
-        """The rows of each batch."""
+    def _requests(self, epoch: int, offset: int) -> Iterator[tuple[int, np.ndarray]]:
+        """The place in the epoch and the rows of each batch."""
         size, order = self.combined_batch_size, self.order(epoch)
-        for i in range(self._batches(offset)):
-            rows = order[offset + i * size:offset + (i + 1) * size]
-            yield np.pad(rows, (0, size - len(rows)), mode="edge") if self.pad_last and len(rows) < size else rows
+        first, step = self.turn
+        for place in range(offset + first * size, offset + self._batches(offset) * size, step * size):
+            rows = order[place:place + size]
+            yield place, np.pad(rows, (0, size - len(rows)),
+                                mode="edge") if self.pad_last and len(rows) < size else rows
 
     def _read(self, epoch: int, offset: int, workers: Workers | None) -> Iterator[Batch]:
         requests = self._requests(epoch, offset)
         if workers is None:
-            for rows in requests:
+            for _, rows in requests:
                 yield self._made(self._reader.read(rows))
             return
         piece = self.combined_batch_size
         if self.mode == "async_rebatched":
             piece = self.rebatched_worker_size or -(-piece // workers.count)
-        size = self.combined_batch_size
-        pieces = ((rows[at:at + piece], at + piece >= len(rows), offset + i * size + at)
-                  for i, rows in enumerate(requests) for at in range(0, len(rows), piece))
+        pieces = ((rows[at:at + piece], at + piece >= len(rows), place + at) for place, rows in requests
+                  for at in range(0, len(rows), piece))
         yield from self._assembled(pieces, epoch, workers)
 
     def _assembled(self, pieces: Iterator[tuple[np.ndarray, bool, int]], epoch: int, workers: Workers) -> Iterator[Batch]:
@@ -386,7 +401,8 @@ class DataLoader:
         batches = self.options.prefetch + 2 + IN_FLIGHT * self.num_workers
         row = sum(math.prod(field.sample) * field.dtype.itemsize for field in self.dataset.tensors)
         what = f"Holding {batches} batches of {self.combined_batch_size:,} rows of data {self.dataset.name}"
-        budget.require(batches * self.combined_batch_size * row, what, "lower micro_batch_size, device_iterations, prefetch or num_workers")
+        budget.require(batches * self.combined_batch_size * row, what,
+                       "lower micro_batch_size, device_iterations, prefetch or num_workers")
 
     def _check_remainder(self, asked: bool) -> None:
         rows, size, o = self.rows, self.combined_batch_size, self.options

@@ -57,7 +57,7 @@ def balanced(counts: np.ndarray, names: tuple[str, ...] | None) -> tuple[float, 
     if not counts.all():
         missing = int(np.argmin(counts))
         called = f" ({one_line(names[missing])})" if names is not None and missing < len(names) else ""
-        raise DataError(f"Weights by how often classes occur (balanced) need each to occur, and class {missing}{called} "
-                        f"of {len(counts)} has no "
+        raise DataError("Weights by how often classes occur (balanced) need each to occur, and class "
+                        f"{missing}{called} of {len(counts)} has no "
                         "rows; give the weights as numbers.")
     return tuple((counts.sum() / (len(counts) * counts)).tolist())

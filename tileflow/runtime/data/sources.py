@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...feed.images import ENDINGS, is_image
-from ...feed.items import Collate, Collated, Fills, Items, Stream, array_of, collate, heaped, is_by_number, is_loader, is_one_by_one
+from ...feed.items import Collate, Collated, Fills, Items, RowStream, array_of, collate, heaped, is_by_number, is_loader, is_one_by_one
 from ...loss import WEIGHTS
 from ...memory.tensor import kind_of
 from ...options.losses import losses_by_output
@@ -21,10 +21,10 @@ from ...options.options import Options
 from ...system.errors import DataError, OptionError
 from ...system.text import one_line
 from .arrow import read_columns
-from .columns import UNKNOWN_LENGTH, Head, columns_of
+from .columns import UNKNOWN_LENGTH, FirstRows, columns_of
 from .dataset import Dataset, Field
 from .idx import find_idx, is_idx, read_idx
-from .images import Listing, Wanted, dataset_of, folder_listings, form_of, is_folder_of_images
+from .images import Listing, WantedImages, dataset_of, folder_listings, form_of, is_folder_of_images
 from .npy import open_npy, open_npz
 from .table import has_names, listed_files, read_table, table_of
 
@@ -42,7 +42,7 @@ class Roles(NamedTuple):
 
     inputs: tuple[str, ...] = ()
     label: str | None = None
-    images: Wanted = Wanted()
+    images: WantedImages = WantedImages()
     categories: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     """Of columns of texts, by their names, the texts in the order of their numbers, from 1 on."""
 
@@ -51,7 +51,7 @@ def roles_of(opened: Dataset) -> Roles | None:
     """What the arrays or columns are called that inputs and label were taken from, and what images became; None where
     there is nothing to say."""
     if (form := form_of(opened)) is not None:
-        return Roles((), opened.label_name, Wanted(*astuple(form)))
+        return Roles((), opened.label_name, WantedImages(*astuple(form)))
     return None if opened.label_name is None else Roles(opened.columns or tuple(opened.fields), opened.label_name,
                                                         categories=opened.categories)
 
@@ -159,7 +159,7 @@ def _open(spec: Any, options: Options, trained: Roles, collate_fn: Collate | Non
     if is_by_number(spec) or (isinstance(spec, list) and make is not collate):
         return _of_rows(spec, Items(spec, make), options, trained)
     if is_one_by_one(spec):
-        return _of_rows(spec, Stream(spec, make), options, trained)
+        return _of_rows(spec, RowStream(spec, make), options, trained)
     return Data(Dataset.of({"x": spec}), None)
 
 
@@ -167,7 +167,7 @@ def _holding(array: Any) -> Callable[[], np.ndarray]:
     return lambda: array_of(array)
 
 
-def _of_rows(spec: Any, source: Items | Stream, options: Options, trained: Roles) -> Data:
+def _of_rows(spec: Any, source: Items | RowStream, options: Options, trained: Roles) -> Data:
     """A data set of somebody's own, a row at a time."""
     name = type(spec).__name__
     try:
@@ -179,8 +179,8 @@ def _of_rows(spec: Any, source: Items | Stream, options: Options, trained: Roles
     fills: Fills = {}
     source.fills = fills
     whole = source.make is heaped
-    columns = columns_of(source if isinstance(source, Items) else Head(source, *([1] if whole else [])), length, fills,
-                         options.round_lengths and not whole)
+    columns = columns_of(source if isinstance(source, Items) else FirstRows(source, *([1] if whole else [])), length,
+                         fills, options.round_lengths and not whole)
     for key, column in columns.items():
         if kind_of(column.dtype) not in "biuf" or column.dtype.itemsize > 8:
             raise DataError(f"Part {key!r} of the rows of data {name} has element type {column.dtype}; numbers or booleans of up to 64 bits are "
@@ -269,8 +269,8 @@ def _format(path: Path) -> str:
         if is_folder_of_images(path):
             return "images"
         raise DataError(f"Folder {path} holds no data that tileflow knows: neither .npy files nor IDX files such as "
-                        "train-images-idx3-ubyte, nor images in folders by their class; for .npz and .csv give the file "
-                        "itself.")
+                        "train-images-idx3-ubyte, nor images in folders by their class; for .npz and .csv give the "
+                        "file itself.")
     suffix = path.suffix.lower()
     known = {".npz": "npz", ".npy": "npy", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".arrow": "arrow",
              ".feather": "arrow"}
@@ -326,8 +326,8 @@ def _table(path: Path, options: Options, trained: Roles, form: str) -> Data:
         if name not in trained.categories:
             notes = (*notes, f"{what} {len(words):,} different texts are numbered from 1; 0 stands for others.")
         elif name in table.strange:
-            notes = (*notes, f"{what} texts are numbered as in training; {table.strange[name]:,} of its {len(inputs):,} "
-                             "cells hold others, or none, and are 0.")
+            notes = (*notes, f"{what} texts are numbered as in training; {table.strange[name]:,} of its "
+                             f"{len(inputs):,} cells hold others, or none, and are 0.")
     at = _weights_column(table.columns, options, trained, path)
     weights = {}
     if at is not None:

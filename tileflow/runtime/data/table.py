@@ -128,8 +128,8 @@ def table_of(path: Path, columns: Mapping[str, np.ndarray], label_of: Callable[[
             values[:, place] = column
         elif place != label:
             if name not in texts and ANY not in texts and name not in known:
-                raise DataError(f"Table {path}: the column {name!r} holds texts, which are no numbers: name it with the "
-                                "option categories where they "
+                raise DataError(f"Table {path}: the column {name!r} holds texts, which are no numbers: name it with "
+                                "the option categories where they "
                                 "are categories, or leave it out with the option inputs.")
             different, places = np.unique(np.char.strip(column), return_inverse=True)
             found[name] = _category(path, name, different.tolist(), places, known)

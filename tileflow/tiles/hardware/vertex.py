@@ -13,6 +13,8 @@ formula is quicker than those, whatever their sizes.
 """
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,9 @@ from .chip import ITEMSIZE, Chip, MatrixUnit
 
 CODE_BYTES = {"amp": 2400, "slic": 2200, "hmac": 1100, "vmac": 1300, "outer": 500, "reduce": 700, "cast": 300, "copy": 500}
 """Code of a vertex kind on a tile: estimates."""
+
+NATURAL_BYTES = 8
+"""Of the vectors that the formulas are about."""
 
 
 def ceil(a: Any, b: Any) -> Any:
@@ -56,7 +61,7 @@ def amp(chip: Chip, unit: MatrixUnit, itemsize: int, partials: str, rows: Any, r
     cleared = workers * (5 + ceil(each * unit.units, chip.vector(partials)))
     taken = 109 + 18 * workers + groups * (16 + n_blocks * (23 + cleared) + k_blocks * (14 + n_blocks * (
         14 + outer_taps * (14 + inner_taps * (30 + load + workers * worker)))))
-    return np.where((inner_taps * outer_taps == 1) & (runs == 1), single, taken)
+    return np.where((inner_taps * outer_taps == 1) & (runs == 1), single, taken) * chip.bank_conflict_factor
 
 
 def hmac(chip: Chip, dtype: str, rows: Any, n: Any, k: Any, taps: Any, groups: Any) -> Any:
@@ -69,25 +74,43 @@ def hmac(chip: Chip, dtype: str, rows: Any, n: Any, k: Any, taps: Any, groups: A
     return (65 if half else 58) + 9 * chip.workers + groups * (48 + chip.workers * (16 + taps * tap))
 
 
+def vector_sizes(chip: Chip) -> list[int]:
+    """Bytes of a chip's vectors, and of narrower ones down to natural ones, which it can compute with as well."""
+    found = [chip.vector_bytes]
+    while found[-1] >= 2 * NATURAL_BYTES:
+        found.append(found[-1] // 2)
+    return found
+
+
+def _quickest(chip: Chip, dtype: str, cycles: Callable[[int], Any]) -> Any:
+    """The fewest cycles by elements of a vector."""
+    return functools.reduce(np.minimum, (cycles(max(1, n // ITEMSIZE[dtype])) for n in vector_sizes(chip)))
+
+
 def outer(chip: Chip, dtype: str, rows: Any, n: Any, groups: Any) -> Any:
     """k = 1: each row is a scalar times a vector of channels (getOuterProductCycleEstimate, poplin/PerformanceEstimation.hpp): whole vectors, three
     at least, are stored as they are made; other numbers of channels one by one."""
-    width, half = chip.vector(dtype), ITEMSIZE[dtype] < 4
-    whole = (np.remainder(n, width) == 0) & (n >= 3 * width)
-    row = np.where(whole, 6 + n / width - 3, 10 + n * (2.5 if half else 2))
-    return chip.workers * (25 + groups * ((10 if half else 11) + ceil(rows, chip.workers) * row))
+    half = ITEMSIZE[dtype] < 4
+
+    def row(width: int) -> Any:
+        whole = (np.remainder(n, width) == 0) & (n >= 3 * width)
+        return np.where(whole, 6 + n / width - 3, 10 + n * (2.5 if half else 2))
+    return chip.workers * (25 + groups * ((10 if half else 11) + ceil(rows,
+                                                                      chip.workers) * _quickest(chip, dtype, row)))
 
 
 def vmac(chip: Chip, dtype: str, rows: Any, n: Any, inner_taps: Any, outer_taps: Any, groups: Any) -> Any:
     """Vectors over groups, for depth-wise contractions in float16: for each output and line of taps 7 to begin, 5 for the sums, 3 and two a further
     tap (getConvPartialVerticalMacCycleEstimate, poplin/PerformanceEstimation.hpp). Each worker has sums of its own, which are cleared before and
     added after (…ZeroInnerLoop…, …ReductionInnerLoop…)."""
-    width = chip.vector(dtype)
     outputs = rows * n
     worker = 19 + ceil(rows, chip.workers) * n * outer_taps * (12 + 3 + 2 * (inner_taps - 1))
-    cleared = 4 + ceil(outputs * width, 2)
     added = 9 + (9 + 2 * (chip.workers - 1)) * ceil(outputs, chip.workers)
-    return 101 + ceil(groups, width) * (56 + chip.workers * worker + cleared + added)
+
+    def cycles(width: int) -> Any:
+        cleared = 4 + ceil(outputs * width, 2)
+        return ceil(groups, width) * (56 + chip.workers * worker + cleared + added)
+    return 101 + _quickest(chip, dtype, cycles)
 
 
 SLIC_CHANNELS, SLIC_MACS = 4, 32
@@ -104,7 +127,8 @@ def slic(chip: Chip, unit: MatrixUnit, rows: Any, runs: Any, n: Any, k: Any, inn
     row = 4 * SLIC_CHANNELS ** 2 / min(SLIC_MACS, unit.macs_per_cycle)
     worker = 17 + 31 * ceil(runs, chip.workers) + row * ceil(rows, chip.workers)
     loads = np.where(narrow == SLIC_CHANNELS, 34, 37 + np.where(together == 2, 12, 10) * chip.workers)      # workers rearrange narrow coefficients
-    return 28 + ceil(groups, together) * (21 + passes * (26 + loads + chip.workers * worker))
+    return (28 + ceil(groups,
+                      together) * (21 + passes * (26 + loads + chip.workers * worker))) * chip.bank_conflict_factor
 
 
 def reduction(chip: Chip, dtype: str, outputs: Any, partials: Any) -> Any:
@@ -139,6 +163,14 @@ def cast(chip: Chip, source: str, target: str, elements: Any) -> Any:
 def copy(chip: Chip, count: Any) -> Any:
     """Rearranging `count` bytes within a tile; 0 where there are none."""
     return np.where(np.asarray(count) > 0, chip.copy_call_cycles + ceil(count, chip.copy_bytes_per_cycle), 0)
+
+
+def reorder(chip: Chip, nbytes: Any, size: int, even: bool) -> Any:
+    """Putting a tile's bytes of a tensor, whose elements have `size` bytes, into another order: one by one, 5/4 of a
+    cycle each, 5/3 where the blocks they lie in are no multiples (`even`) of 8 bytes (poplin/ConvModel.cpp,
+    addTransformCycleEstimate and getScaleFactorForTransform)."""
+    cycles = ceil(nbytes * (5 / 4 if even else 5 / 3), min(chip.copy_bytes_per_cycle, size))
+    return np.where(np.asarray(nbytes) > 0, chip.copy_call_cycles + cycles, 0)
 
 
 def itemsize(dtype: str) -> int:

@@ -51,7 +51,8 @@ def lay_out(memory: Memory, tile: int, running: Iterable[tuple[TileStep, int]], 
     moving = [*_tensors(memory, tile), *_running(tile, running, chip)]
     places = arena.place([Interval(i, together.nbytes, together.first, together.last) for i, together in enumerate(moving)])
     for i, together in enumerate(moving):
-        blocks += [Extent(together.category, storage, places[i], together.nbytes, first, last) for storage, first, last in together.parts]
+        blocks += [Extent(together.category, storage, places[i], together.nbytes, first, last)
+                   for storage, first, last in together.parts]
     return Addresses(tile, arena.size, tuple(sorted(blocks, key=lambda b: (b.start, -1 if b.first is None else b.first))))
 
 

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...graph import MultiConv, Node
-from ...graph.work import Contraction, Gather, Reduce, Scatter, Stepwise, Work
+from ...graph.work import Contraction, Gather, Reduce, Scatter, Staged, Stepwise, Work
 from ..hardware.chip import Chip
-from ..plans.lookup import plan_lookup
+from ..hardware.vertex import vector_sizes
+from ..plans.lookup import NOTHING
 from ..plans.multiconv import plan_multi
 from ..plans.plan import OpPlan, Phases, TileOptions, node_name, step_names
-from ..plans.planner import PlanCache, bound_for, by_name, plan_layer, plan_steps, plan_work
+from ..plans.planner import PlanCache, bound_for, by_name, plan_cut, plan_layer, plan_steps, plan_uncut, plan_work
 from ..plans.spread import plan_spread, worker_cycles
 from ..program.schedule import MemorySchedule, ScheduledNode
 from .resident import Residents
@@ -42,34 +43,52 @@ class Chooser:
             return self._in_pieces(node, work)
         if isinstance(work, Contraction):
             return self._contraction(node, work)
-        if isinstance(work, Gather | Scatter):
-            return self._lookup(node, work)
+        if isinstance(work, Gather | Scatter | Staged):
+            return self._cut(node, work)
         if isinstance(work, Stepwise):
             return plan_steps(work, self.chip, self.bound(node), self.options_for(node), self.cache)
-        key = "own plan", type(work), work, self.chip.key
+        plan = self._spread(work, self.chip)
+        return self._within(node, work, plan) if isinstance(work, Reduce) else plan
+
+    def _spread(self, work: Work, chip: Chip) -> OpPlan:
+        key = "own plan", type(work), work, chip.key_of_cycles
         plan = self.cache.get(key)
         if plan is None:
-            plan = self.cache[key] = plan_spread(work, self.chip)
-        return self._within(node, work, plan) if isinstance(work, Reduce) else plan
+            plan = self.cache[key] = plan_spread(work, chip)
+        return plan
 
     def _within(self, node: Node, work: Reduce, plan: OpPlan) -> OpPlan:
         """The plan of a reduction; where its temporaries exceed the operator's bound, another one that keeps it."""
         bound = self.bound(node)
         if plan.temp_bytes <= bound:
             return dataclasses.replace(plan, bound_bytes=bound)
-        key = "own plan", type(work), work, self.chip.key, bound
+        key = "own plan", type(work), work, self.chip.key_of_cycles, bound
         found = self.cache.get(key)
         if found is None:
             found = self.cache[key] = plan_spread(work, self.chip, bound)
         return found
 
-    def _lookup(self, node: Node, work: Gather | Scatter) -> OpPlan:
-        bound, kept = self.bound(node), self.kept.where(node, work)
-        key = "lookup", type(work), work, tuple(work.notes.items()), self.chip.key, bound, kept
+    def _cut(self, node: Node, work: Gather | Scatter | Staged) -> OpPlan:
+        bound, kept = self.bound(node), NOTHING
+        if isinstance(work, Gather) or (isinstance(work, Scatter) and not work.onto):
+            kept = self.kept.where(node, work)
+        key = "cut", type(work), work, tuple(work.notes.items()), self.chip.key, bound, kept
         plan = self.cache.get(key)
         if plan is None:
-            plan = self.cache[key] = plan_lookup(work, self.chip, bound, kept)
+            plan = self.cache[key] = plan_cut(work, self.chip, bound, kept)
         return plan
+
+    def others(self, node: Node, work: Work) -> list[OpPlan]:
+        """Plans beside the one that is best without regard to where inputs lie, which may be better with it."""
+        if isinstance(work, Reduce):
+            return [self._spread(work, self.chip.variant(vector_bytes=n)) for n in vector_sizes(self.chip)[1:]]
+        if not isinstance(work, Scatter | Staged):
+            return []
+        key = "uncut", type(work), work, tuple(work.notes.items()), self.chip.key, self.bound(node)
+        if key not in self.cache:
+            self.cache[key] = plan_uncut(work, self.chip, self.bound(node))
+        found: list[OpPlan] = self.cache[key]
+        return found
 
     def bound(self, node: Node) -> int:
         """Bytes of a tile that a node's temporaries may take: by its own hint, by a pattern of its name, by its IPU, or the program's."""

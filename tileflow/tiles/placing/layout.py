@@ -8,11 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...graph import Node, Value
-from ...graph.work import Contraction, Gather, Map, Move, Operand, Reduce, Scatter, Work
+from ...graph.work import Contraction, Map, Move, Operand, Reduce, Scatter, Work
 from ..hardware.chip import ITEMSIZE, Chip
-from ..plans.lookup import ROWS
+from ..plans.lookup import named_table
 from ..plans.mapping import Mapping, linear, owned, slab
 from ..plans.plan import OpPlan, Phases
+from ..plans.putting import put_along
 from ..plans.spread import aligned, brought, copy_cycles, exchange_cycles, map_along, move_along, reduce_along, splits_along
 from ..program.schedule import MemorySchedule, Storage
 from .sending import resident_elements, sent_elements
@@ -118,14 +119,17 @@ class Layouts:
             elif operand is None or len(operand.dims) != len(value.shape) or plan.vertex == "none":
                 storage.mapping = self.linear(storage)
             else:
-                storage.mapping = self._one(owned(work, table_operand(work, operand, i, True), value.shape, plan, self.chip.tiles))
+                storage.mapping = self._one(
+                    owned(work, named_table(work, operand, i, True), value.shape, plan, self.chip.tiles)
+                )
 
     # ---- plans that follow their inputs ---------------------------------------------------------------------------------
 
     def follow(self, node: Node, work: Work) -> OpPlan | None:
         """The plan that computes where an input or the result already lies, for element-wise operators, reductions and
         rearrangements; None for other operators, and where no such plan exists."""
-        if not isinstance(work, (Map, Reduce, Move)) or not work.points:
+        onto = isinstance(work, Scatter) and work.onto
+        if not (isinstance(work, (Map, Reduce, Move)) or onto) or not work.points:
             return None
         if isinstance(work, Move):
             return self._staying(node, work)
@@ -137,8 +141,14 @@ class Layouts:
         if best is None:
             return None
         operand, layout = best
-        if isinstance(work, Map) and any(a.kind == "whole" for a in work.axes) and splits_along(work, operand, layout) is None:
+        if (
+            isinstance(work, Map)
+            and any(a.kind in ("whole", "staged") for a in work.axes)
+            and splits_along(work, operand, layout) is None
+        ):
             return None                                          # it cannot be where an axis is cut that it needs whole
+        if isinstance(work, Scatter):
+            return put_along(work, self.chip, operand, layout)
         return self._map_along(work, operand, layout) if isinstance(work, Map) else reduce_along(work, self.chip, operand, layout)
 
     def crowded(self, node: Node, plan: OpPlan) -> bool:
@@ -173,6 +183,8 @@ class Layouts:
         """The mapping on which most bytes of the operator's full-sized inputs lie, with one of these; in an update
         mappings of weights go first."""
         shape = node.outputs[0].shape if isinstance(work, Map) else None
+        if shape is not None and work.points != math.prod(shape):
+            return None                                          # where a result lies does not say how much is computed
         updates = node.origin.role == "update"
         votes: dict[Mapping, tuple[bool, int, Operand]] = {}
         for value, operand in zip(node.inputs, work.inputs, strict=False):
@@ -204,7 +216,7 @@ class Layouts:
         for i, (value, operand) in enumerate(zip(node.inputs, work.inputs, strict=False)):
             if value is None or operand is None or not value.type.size:
                 continue
-            operand = table_operand(work, operand, i, False)
+            operand = named_table(work, operand, i)
             if len(operand.dims) != len(value.shape):
                 layout = self.known(value)
                 if layout is not None and value.type.size > 1:           # a rearrangement, described in its output's shape
@@ -279,13 +291,6 @@ class Layouts:
 def max_size(node: Node) -> int:
     """Elements of the largest input."""
     return max((v.type.size for v in node.operands), default=0)
-
-
-def table_operand(work: Work, operand: Operand, index: int, output: bool) -> Operand:
-    """The operand, with the indexed dimension of a lookup's table named."""
-    if index or not isinstance(work, Scatter if output else Gather):
-        return operand
-    return dataclasses.replace(operand, dims=tuple(ROWS if d is None else d for d in operand.dims))
 
 
 def scattered(layout: Mapping, extents: Sequence[int] | None, shape: Sequence[int], elements: int, wanted: Mapping) -> tuple[int, int]:

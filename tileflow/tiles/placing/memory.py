@@ -116,32 +116,36 @@ def measure(made: MemorySchedule, steps: Sequence[TileStep], rearranged: Sequenc
     peak, peak_step = floor.copy(), np.full(chip.tiles, -1)
     at_peak = {name: np.zeros(chip.tiles, np.int64) for name in ("activations", "temporaries", "exchange")}
     liveness, fullest = np.zeros(len(steps), np.int64), np.zeros(len(steps), np.int64)
-    at_steps = {name: np.zeros(len(steps), np.int64) for name in (*fixed, *at_peak)}
+    at_steps = {name: np.zeros(len(steps), np.int64) for name in at_peak}
     heirs: dict[Storage, Storage] = {}
+    sizes: dict[Storage, np.ndarray] = {}
     for i, step in enumerate(steps):
         born, dead = births[i], list(deaths[i])
         if isinstance(step.work, Map):
             for storage, heir in _overwritten(born, dead).items():
                 heirs[storage] = heir
-                live -= _bytes(storage)
+                live -= sizes[storage]
                 dead.remove(storage)
         for storage in born:
-            live += _bytes(storage)
+            sizes[storage] = nbytes = _bytes(storage)
+            live += nbytes
         tiles, needs = tiles_of(step.plan, chip), brought(step.plan, rearranged[i])
-        exchange, temporary = tiles * needs["exchange"], tiles * needs["temporaries"]
-        running = live + exchange + temporary
+        running = live + tiles * sum(needs.values())
         total = floor + running
-        worst = fullest[i] = int(total.argmax()) if total.size else 0
-        liveness[i], step.live_bytes = total.max(initial=0), int(running.max(initial=0))
-        for name, now in (*fixed.items(), ("activations", live), ("temporaries", temporary), ("exchange", exchange)):
-            at_steps[name][i] = now[worst]
+        worst = fullest[i] = int(total.argmax())
+        liveness[i], step.live_bytes = total[worst], int(running.max())
+        at_steps["activations"][i] = live[worst]
+        for name, n in needs.items():
+            at_steps[name][i] = n * tiles[worst]
         higher = total > peak
         if higher.any():
             peak[higher], peak_step[higher] = total[higher], i
-            for name, now in (("activations", live), ("temporaries", temporary), ("exchange", exchange)):
-                at_peak[name][higher] = now[higher]
+            at_peak["activations"][higher] = live[higher]
+            for name, n in needs.items():
+                at_peak[name][higher] = n * tiles[higher]
         for storage in dead:
-            live -= _bytes(storage)
+            live -= sizes[storage]
+    at_steps = {name: own[fullest] for name, own in fixed.items()} | at_steps
     return Memory(floor, peak, peak_step, fixed | at_peak, liveness, fullest, at_steps, made.storages, heirs)
 
 

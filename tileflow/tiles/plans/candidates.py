@@ -10,7 +10,7 @@ import numpy as np
 
 from ...graph.work import Window
 from ..hardware.chip import ITEMSIZE, Chip
-from ..hardware.vertex import SLIC_CHANNELS
+from ..hardware.vertex import NATURAL_BYTES, SLIC_CHANNELS
 from .contraction import Canonical, slides
 from .cost import Variant
 
@@ -69,7 +69,9 @@ def variants(c: Canonical, chip: Chip, partials: str) -> list[Variant]:
                     continue
                 block = {single: min(unit.k_grain, sizes[single])} if single and not expand else {}
                 found.append(Variant("amp", swap, expand, partials, tuple(sorted({**grains, **block}.items()))))
-        block = {single: min(chip.vector(dtype), sizes[single])} if single else {}
+        # Runs of natural vectors, also where the chip has wider ones: those would leave out parts that a chip of
+        # narrower ones has.
+        block = {single: min(chip.vector(dtype), NATURAL_BYTES // ITEMSIZE[dtype], sizes[single])} if single else {}
         found.append(Variant("hmac", swap, folds == "always", partials, tuple(sorted(block.items()))))
         if total["k"] == 1:
             found.append(Variant("outer", swap, False, partials))
@@ -141,19 +143,24 @@ def _grid(lists: Sequence[Sequence[int]], tiles: int) -> np.ndarray:
 
 
 def _filled(c: Canonical, v: Variant, grid: np.ndarray, tiles: int) -> np.ndarray:
-    """The combinations once more with the widest row or channel axis cut as often as the tiles that are left allow."""
+    """The combinations once more with the widest row or channel axis cut as often as the tiles that are left allow. Of
+    small contractions also of half of the tiles, as a chip of so many looks at those; larger ones are quicker on
+    all."""
     sizes, names = c.sizes, [a.name for a in c.axes]
+    halved = {max(1, tiles // 2)} if c.macs <= LEAST_CANDIDATES * MACS_PER_CANDIDATE else set()
     more = [grid]
     for role in ("m", "n"):
         axis = max(c.role(role), key=lambda a: sizes[a], default="")
         if not axis:
             continue
         at = names.index(axis)
-        rows = grid[grid[:, at] == 1]
+        others = grid[grid[:, at] == 1]
         runs = max(1, -(-sizes[axis] // v.grain(axis)))
-        most = np.clip(np.floor(tiles / rows.prod(1)), 1, runs)
-        rows[:, at] = np.ceil(runs / np.ceil(runs / most))
-        more.append(rows)
+        for used in sorted({tiles} | halved, reverse=True):
+            rows = others.copy() if used == tiles else others[others.prod(1) <= used]
+            most = np.clip(np.floor(used / rows.prod(1)), 1, runs)
+            rows[:, at] = np.ceil(runs / np.ceil(runs / most))
+            more.append(rows)
     return np.concatenate(more)
 
 

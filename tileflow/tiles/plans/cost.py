@@ -1,9 +1,11 @@
 """What a partition of a contraction costs on the worst tile, for arrays of candidates at once.
 
-The model is bulk-synchronous and that of the vendor's planner (PopLibs, ConvModel `addEstimates`): sizes are ceil-divided, phases add
-up, and every byte of both operands counts as received, wherever it lies before. So nothing has to be added for an operand whose
-producer left it in another layout. Two things differ: partial sums stay on their tile over the steps of a serial split of a
-summed axis and are reduced once at the end, and an operand that a serial split does not cut is brought in once.
+The model is bulk-synchronous and that of the vendor's planner (PopLibs, ConvModel `addEstimates`): sizes are
+ceil-divided, phases add up, and every byte of both operands counts as received, wherever it lies before. So nothing has
+to be added for an operand whose producer left it on other tiles; tensors that lie in another order than vertices read
+or write them are put in order first. Two things differ: partial sums stay on their tile over the steps of a serial
+split of a summed axis and are reduced once at the end, and an operand that a serial split does not cut is brought in
+once.
 """
 from __future__ import annotations
 
@@ -119,8 +121,12 @@ def _slid(c: Canonical, t: Operand) -> bool:
 
 def natural(c: Canonical, t: Operand) -> bool:
     """Whether the streaming operand lies with its summed channels innermost, as the matrix unit reads it."""
-    conv = any(isinstance(d, Window) for x in (c.first, c.second, c.result) for d in x.dims)
-    return bool(_fast_axes(t, conv) & set(c.role("k")))
+    return bool(_fast_axes(t, _convolves(c)) & set(c.role("k")))
+
+
+def _convolves(c: Canonical) -> bool:
+    """Whether windows index a tensor, also such of one tap."""
+    return any(isinstance(d, Window) for x in (c.first, c.second, c.result) for d in x.dims)
 
 
 @dataclass(frozen=True)
@@ -156,7 +162,8 @@ def evaluate(chip: Chip, c: Canonical, v: Variant, parts: Mapping[str, Array], s
     cut, steps = serial if serial else ("", np.ones_like(p.used))
     cuts_a, cuts_b, cuts_out = cut in names_of(c.first), cut in names_of(c.second), cut in c.role("m") + c.role("n")
     times_a, times_b, times_out = (steps if cuts else np.ones_like(steps) for cuts in (cuts_a, cuts_b, cuts_out))
-    a_bytes, b_bytes, copied, n_pad = _operands(chip, c, v, p)
+    a_bytes, b_bytes, n_pad = _operands(chip, c, v, p)
+    ordered = _ordered(chip, c, v, p)
     sums = _reduce(chip, c, v, p, n_pad)
     brought, second_last = _bring(chip, p, a_bytes, b_bytes, times_a, times_b)
     sliced = p.nothing
@@ -166,21 +173,24 @@ def evaluate(chip: Chip, c: Canonical, v: Variant, parts: Mapping[str, Array], s
     updated = sums.share * vertex.itemsize(c.result.dtype) if cuts_out else p.nothing
     converted = vertex.cast(chip, v.partials, c.result.dtype, sums.share) if v.partials != c.result.dtype else p.nothing
 
-    exchanges = steps + (cuts_a != cuts_b) + times_out * sums.stages
-    launches = steps * (1 + (copied > 0) + (sliced > 0)) + times_out * (sums.stages + (converted > 0) + (updated > 0))
-    transform = steps * (vertex.copy(chip, copied) + vertex.copy(chip, sliced)) + times_out * (vertex.copy(chip, updated) + converted)
+    exchanges = steps + (cuts_a != cuts_b) + times_out * sums.stages + (ordered.exchange > 0)
+    launches = steps * (1 + (sliced > 0)) + times_out * (sums.stages + (converted > 0) + (updated > 0)) + ordered.tensors
+    transform = steps * vertex.copy(chip,
+                                    sliced) + ordered.copies + times_out * (vertex.copy(chip, updated) + converted)
     kept = (a_bytes if cuts_out and not cuts_a else 0) + (b_bytes if cuts_out and not cuts_b else 0)
-    temp = np.maximum(a_bytes + b_bytes + copied + sums.own + sliced, kept + sums.own + sums.arrived)
+    temp = np.maximum(a_bytes + b_bytes + sums.own + sliced, kept + sums.own + sums.arrived)
     return Costs(
-        compute=np.ceil(steps * _vertex_cycles(chip, c, v, p)), exchange=brought + times_out * sums.gathered, gathered=times_out * sums.gathered,
+        compute=np.ceil(steps * _vertex_cycles(chip, c, v, p)), gathered=times_out * sums.gathered,
+        exchange=brought + ordered.exchange + times_out * sums.gathered,
         sync=exchanges * chip.sync_cycles + launches * chip.launch_cycles, transform=transform, reduce=times_out * sums.added,
-        temp=np.ceil(temp), received=np.ceil(times_a * a_bytes + times_b * b_bytes + times_out * sums.arrived), tiles=p.used,
+        temp=np.ceil(np.maximum(temp, 2 * ordered.largest)), tiles=p.used,
+        received=np.ceil(times_a * a_bytes + times_b * b_bytes + times_out * sums.arrived),
         stages=sums.stages, second_last=second_last)
 
 
-def _operands(chip: Chip, c: Canonical, v: Variant, p: _Part) -> tuple[Array, Array, Array, Array]:
-    """Bytes of the first and the second operand as the vertex wants them, padded to its blocks, bytes rearranged on the tile, and the
-    padding of the channels."""
+def _operands(chip: Chip, c: Canonical, v: Variant, p: _Part) -> tuple[Array, Array, Array]:
+    """Bytes of the first and the second operand as the vertex wants them, padded to its blocks, and the padding of the
+    channels."""
     stream, coefficients = (c.second, c.first) if v.swap else (c.first, c.second)
     size = vertex.itemsize(stream.dtype)
     k_all = p.k * p.taps
@@ -192,15 +202,59 @@ def _operands(chip: Chip, c: Canonical, v: Variant, p: _Part) -> tuple[Array, Ar
         n_pad = unit.units * np.ceil(p.n / unit.units) / p.n
     stream_bytes = elements(stream, p.e) * size * (np.ones_like(p.used) if v.expand else k_pad)
     coefficient_bytes = elements(coefficients, p.e) * size * k_pad * n_pad
-    copied = p.nothing
-    if v.expand:
-        copied = (p.rows if _slid(c, stream) else p.n) * p.groups * k_all * k_pad * size
-    elif v.kind in ("amp", "hmac", "slic") and size < 4 and not natural(c, stream):
-        copied = stream_bytes
+    if v.expand and _slid(c, stream):                               # what windows slide over comes with its taps folded
+        stream_bytes = np.maximum(stream_bytes, p.rows * p.groups * k_all * k_pad * size)
+    elif v.expand:
+        coefficient_bytes = np.maximum(coefficient_bytes, p.n * p.groups * k_all * k_pad * size)
     a_bytes, b_bytes = (coefficient_bytes, stream_bytes) if v.swap else (stream_bytes, coefficient_bytes)
     for names in c.extra_in:
         a_bytes = a_bytes + _product(p.e, names, p.used) * size
-    return a_bytes, b_bytes, copied, n_pad
+    return a_bytes, b_bytes, n_pad
+
+
+@dataclass(frozen=True)
+class _Ordered:
+    """What puts tensors in order: cycles of copies and of exchange, tensors, bytes of the largest on a tile."""
+
+    copies: Array
+    exchange: Array
+    tensors: int
+    largest: Array
+
+
+def _ordered(chip: Chip, c: Canonical, v: Variant, p: _Part) -> _Ordered:
+    """Tensors that lie in another order than vertices read or write them: tiles are sent even shares of them, and put
+    these in order, before each is sent what it needs (PopLibs, poplin/ConvModel.cpp, addTransformCycleEstimate).
+
+    Where the sum runs over what does not lie innermost (gradients of weights), both operands of a convolution are, what
+    streams and the result of a product. Both operands are where taps are folded into channels and where summed channels
+    fill no whole blocks; where output channels do not, the coefficients and the result. Room is needed twice, for what
+    comes and what is in order; what vertices then need is not there yet.
+    """
+    stream, coefficients = (c.second, c.first) if v.swap else (c.first, c.second)
+    rows, n, groups, channels, taps = (math.prod(c.sizes[a] for a in axes) for axes in (
+        c.role("n" if v.swap else "m"), c.role("m" if v.swap else "n"), c.role("group"), c.channels, c.taps))
+    k = channels * taps if v.expand else channels
+    unit = chip.unit(stream.dtype, v.partials) if v.kind == "amp" else None
+    across = v.kind in ("amp", "hmac", "slic") and not natural(c, stream)
+    both = (across and _convolves(c)) or v.expand or (unit is not None and k % unit.k_grain > 0)
+    narrow = unit is not None and n % unit.units > 0
+    found: list[tuple[float, int, int]] = []                        # elements, bytes of one, those of a block
+    for operand, length, wanted in ((stream, rows, both or across), (coefficients, n, both or narrow)):
+        if wanted:
+            folded = length * groups * k if v.expand and (operand is stream) == _slid(c, stream) else 0
+            found.append((max(folded, float(elements(operand, c.sizes))), vertex.itemsize(operand.dtype), k * n))
+    if narrow or (across and not both):
+        found.append((float(elements(c.result, c.sizes)), vertex.itemsize(c.result.dtype), n))
+    copies = nbytes = largest = p.nothing
+    for count, size, block in found:
+        share = np.ceil(count * size / p.used)
+        # Even is what fills natural vectors, whatever the chip's are: with wider ones fewer blocks would, and the same
+        # plan would cost more. So `even` is the same on both chips, and reorder falls with what a copy moves.
+        copies = copies + vertex.reorder(chip, share, size, block * size % vertex.NATURAL_BYTES == 0)
+        nbytes, largest = nbytes + share, np.maximum(largest, share)
+    exchange = np.where(p.used > 1, exchange_cycles(chip, nbytes), 0)
+    return _Ordered(copies, exchange, len(found), largest)
 
 
 def _bring(chip: Chip, p: _Part, a_bytes: Array, b_bytes: Array, times_a: Array, times_b: Array) -> tuple[Array, Array]:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ...graph.work import Axis, Gather, Scatter, Work
+from ...graph.work import Axis, Gather, Operand, Scatter, Work
 from ..hardware import vertex
 from ..hardware.chip import Chip
 from .mapping import axis_step
@@ -24,6 +24,9 @@ from .spread import Splits, cut_evenly, exchange_cycles, item_bytes, plan_of, st
 
 ROWS = "rows"
 """The indexed dimension of a table: an axis of the plan, its size in `Work.notes`."""
+
+FEW_ELEMENTS = 1 << 16
+"""Looked up, or added: up to so many, fewer tiles may be quicker than all."""
 
 EVEN_ENOUGH = 1 / 16
 """Of an even share: what a tile may hold beyond it and not be uneven. Parts are whole vectors, so few partitions are quite even."""
@@ -96,7 +99,7 @@ def plan_lookup(work: Gather | Scatter, chip: Chip, bound_bytes: int | None = No
     if not work.points:
         return OpPlan({}, "none", Phases(), 0, bound_bytes=bound_bytes)
     price = _scatter if isinstance(work, Scatter) else _gather
-    even = -(-work.notes.get(ROWS, 1) * math.prod(a.size for a in _table_axes(work)[1]) // chip.tiles)
+    even = -(-work.notes.get(ROWS, 1) * math.prod(a.size for a in table_axes(work)[1]) // chip.tiles)
     most = math.inf if bound_bytes is None else bound_bytes
     found: list[tuple[_Price, float, float, _TablePartition]] = []
     for cut in _cuts(work, chip):
@@ -120,38 +123,51 @@ def plan_lookup(work: Gather | Scatter, chip: Chip, bound_bytes: int | None = No
                    bound_bytes=bound_bytes, fits=best.temp <= most)
 
 
-def _table_axes(work: Work) -> tuple[list[Axis], list[Axis]]:
-    """Axes of the looked-up positions, and of what is beside or within a row."""
+def table_axes(work: Work) -> tuple[list[Axis], list[Axis]]:
+    """Axes of the looked-up positions, and of what is beside or within a row: those that the table has."""
+    table = work.outputs[0] if isinstance(work, Scatter) else work.inputs[0]
     index = work.inputs[1]
+    assert table is not None
     assert index is not None
-    positions = {d for d in index.dims if isinstance(d, str)}
+    positions = {d for d in index.dims if isinstance(d, str)} - set(table.dims)
     return [a for a in work.axes if a.name in positions], [a for a in work.axes if a.name not in positions]
 
 
+def named_table(work: Work, operand: Operand, index: int, output: bool = False) -> Operand:
+    """Input or output `index` of a work; of a lookup's or scatter's table the indexed dimension is named."""
+    table = (output or work.onto) if isinstance(work, Scatter) else isinstance(work, Gather) and not output
+    if index or not table:
+        return operand
+    return dataclasses.replace(operand, dims=tuple(ROWS if d is None else d for d in operand.dims))
+
+
 def _cuts(work: Work, chip: Chip) -> Iterator[_TablePartition]:
-    """Partitions over rows, positions and the row's own axes, all lookups at once."""
-    positions, row = _table_axes(work)
+    """Partitions over rows, positions and the row's own axes, all lookups at once. Of few elements also those that a
+    chip of half the tiles looks at; more of them are quicker on all."""
+    positions, row = table_axes(work)
     table = work.outputs[0] if isinstance(work, Scatter) else work.inputs[0]
     assert table is not None
     height, grains = work.notes.get(ROWS, 1), vector_grains(work.axes, item_bytes(table))
     seen = set()
-    for by_row in _powers(min(height, chip.tiles)):
-        for by_position in _powers(chip.tiles // by_row):
+    halved = [max(1, chip.tiles // 2)] if work.points <= FEW_ELEMENTS else []
+    for tiles in (chip.tiles, *halved):
+        for by_row, by_position in ((r, p) for r in _powers(min(height, tiles)) for p in _powers(tiles // r)):
             across = cut_evenly(positions, grains, by_position)
-            others = across | cut_evenly(row, grains, chip.tiles // by_row // by_position)
-            for rows in sorted({by_row, min(height, chip.tiles // math.prod(others.values())) if by_row > 1 else 1}):
+            others = across | cut_evenly(row, grains, tiles // by_row // by_position)
+            for rows in sorted({by_row, min(height, tiles // math.prod(others.values())) if by_row > 1 else 1}):
                 splits = ({ROWS: rows} if rows > 1 else {}) | others
                 key = tuple(splits.items())
                 if key not in seen:
                     seen.add(key)
                     width = math.prod(_extent(a, splits, grains, {}) for a in row)
                     lookups = math.prod(_extent(a, splits, grains, {}) for a in positions)
-                    yield _TablePartition(splits, grains, {}, -(-height // rows), lookups, width, math.prod(across.values()))
+                    yield _TablePartition(splits, grains, {}, -(-height // rows), lookups, width,
+                                          math.prod(across.values()))
 
 
 def _slower(work: Work, cut: _TablePartition) -> Iterator[_TablePartition]:
     """The partition with its lookups at once, then in twice as many steps each time."""
-    positions, _ = _table_axes(work)
+    positions, _ = table_axes(work)
     yield cut
     room = tuple(Axis(a.name, _extent(a, cut.splits, cut.grains, {})) for a in positions)
     steps = 1
@@ -209,4 +225,4 @@ def _scatter(work: Work, chip: Chip, cut: _TablePartition) -> _Price:
     return _Price(cycles, compute, sync, adding, received, gathered, sent + (2 * table * 4 if depth > 1 else 0), rounds)
 
 
-__all__: Sequence[str] = ["NOTHING", "ROWS", "Kept", "plan_lookup"]
+__all__: Sequence[str] = ["NOTHING", "ROWS", "Kept", "named_table", "plan_lookup", "table_axes"]

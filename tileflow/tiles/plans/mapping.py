@@ -240,8 +240,8 @@ def owned(work: Work, operand: Operand, shape: Sequence[int], plan: OpPlan, tile
 
 def slab(work: Work, operand: Operand, shape: Sequence[int], plan: OpPlan) -> tuple[int, ...]:
     """Extents of what the worst tile needs of an operand, per dimension; halos of windows included."""
-    def extent(axis: str) -> int:
-        size = sizes.get(axis, 1)
+    def extent(axis: str, size: int = 1) -> int:
+        size = sizes.get(axis, size)
         return min(size, axis_step(size, plan.splits.get(axis, 1), plan.grains.get(axis, 1))) if size else 0
 
     sizes = {a.name: a.size for a in work.axes}
@@ -252,7 +252,7 @@ def slab(work: Work, operand: Operand, shape: Sequence[int], plan: OpPlan) -> tu
                 (extent(dim.out) - 1) * dim.stride + (extent(dim.tap) - 1) * dim.dilation + 1
             extents.append(max(0, min(size, reach)))
         else:
-            extents.append(size if dim is None or dim not in sizes else extent(dim))
+            extents.append(size if dim is None else extent(dim, size))  # the rows of a table are no axis of the work
     return tuple(extents)
 
 

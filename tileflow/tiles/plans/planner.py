@@ -8,36 +8,40 @@ from typing import Any
 import numpy as np
 
 from ...graph import first_fitting
-from ...graph.work import Contraction, Gather, Scatter, Stepwise, Work
+from ...graph.work import Contraction, Gather, Scatter, Staged, Stepwise, Work
 from ...system.errors import OptionError
 from ..hardware.chip import Chip
 from ..hardware.vertex import itemsize
 from .candidates import grid, variants
 from .contraction import Canonical, canonical, elements
 from .cost import Costs, Variant, evaluate
-from .lookup import plan_lookup
-from .partition import COSTS, Frontier, build_plan, frontier, mark, partials_type
+from .lookup import NOTHING, Kept, plan_lookup
+from .partition import COSTS, Frontier, Frontiers, build_plan, mark, partials_type
 from .pins import check_pin, pinned_plan, plan_to_dict
 from .plan import OpPlan, TileOptions
+from .putting import plan_put
 from .spread import plan_spread
+from .staged import plan_staged
 from .stepwise import plan_stepwise
 
 PlanCache = MutableMapping[Any, Any]
 """Plans already made: any mutable mapping. Contractions keep their whole frontier, so another bound costs no search."""
 
 
-def contraction_frontier(work: Contraction, chip: Chip, precision: str, cache: PlanCache) -> Frontier:
-    """The best plans of a contraction for every bound; equal canonical forms share them."""
-    key = "frontier", work, chip.key, precision
+def contraction_frontier(work: Contraction, chip: Chip, precision: str, cache: PlanCache,
+                         slow: bool = False) -> Frontier:
+    """The best plans of a contraction for every bound, as `partition.explore` gives them; equal canonical forms share
+    them."""
+    key = "frontier", work, chip.key, precision, slow
     made = cache.get(key)
     if made is None:
         c = canonical(work, precision)
         partials = partials_type(c, precision)
-        inner = "canonical frontier", c.key, chip.key, partials
-        made = cache.get(inner)
-        if made is None:
-            made = cache[inner] = frontier(c, chip, partials)
-        cache[key] = made
+        inner = "canonical frontier", c.key, chip.key_of_cycles, partials, slow
+        several = cache.get(inner)
+        if several is None:
+            several = cache[inner] = Frontiers(c, partials, slow)
+        made = cache[key] = several.on(chip)
     return made
 
 
@@ -58,16 +62,35 @@ def plan_work(work: Work, chip: Chip, bound_bytes: int | None, options: TileOpti
     if isinstance(work, Contraction) and _splittable(work):
         if pin is not None:
             return pinned_plan(canonical(work, options.precision), chip, bound_bytes, pin, options.precision, where)
-        return contraction_frontier(work, chip, options.precision, cache).best(bound_bytes)
+        found = contraction_frontier(work, chip, options.precision, cache)
+        if not found.holds(bound_bytes):
+            found = contraction_frontier(work, chip, options.precision, cache, slow=True)
+        return found.best(bound_bytes)
     key = "spread", type(work), work, tuple(sorted(work.notes.items())), chip.key, bound_bytes
     plan = cache.get(key)
     if plan is None and isinstance(work, Stepwise):
         return plan_steps(work, chip, bound_bytes, options, cache)
     if plan is None:
-        plan = cache[key] = plan_lookup(work, chip, bound_bytes) if isinstance(work, Gather | Scatter) else plan_spread(work, chip, bound_bytes)
+        plan = cache[key] = plan_cut(work, chip, bound_bytes)
     if pin is not None:
         _check_spread_pin(pin, plan, where)
     return plan
+
+
+def plan_cut(work: Work, chip: Chip, bound_bytes: int | None, kept: Kept = NOTHING) -> OpPlan:
+    """The plan of anything but contractions and steps; `kept` as `plan_lookup` takes it."""
+    if isinstance(work, Scatter) and work.onto:
+        return plan_put(work, chip, bound_bytes)
+    if isinstance(work, Gather | Scatter):
+        return plan_lookup(work, chip, bound_bytes, kept)
+    return plan_staged(work, chip, bound_bytes) if isinstance(work, Staged) else plan_spread(work, chip, bound_bytes)
+
+
+def plan_uncut(work: Work, chip: Chip, bound_bytes: int | None) -> list[OpPlan]:
+    """Other plans for what is cut apart and put together: those that cut along what is not."""
+    if isinstance(work, Scatter) and work.onto:
+        return [plan_put(work, chip, bound_bytes, apart=False)]
+    return [plan_spread(work, chip)] if isinstance(work, Staged) else []
 
 
 def plan_steps(work: Stepwise, chip: Chip, bound_bytes: int | None, options: TileOptions, cache: PlanCache) -> OpPlan:

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from ...graph.work import Axis, Move, Nested, Operand, Reduce, Window, Work, indexed_by
 from ..hardware.chip import ITEMSIZE, Chip, device_dtype
 from ..hardware.functions import vector_cycles
-from ..hardware.vertex import reduction
+from ..hardware.vertex import reduction, vector_sizes
 from .mapping import MIN_BYTES_PER_TILE, Mapping, axis_step
 from .plan import OpPlan, Phases, TileOptions, Vertex
 
@@ -51,8 +51,9 @@ def plan_spread(work: Work, chip: Chip, bound_bytes: int | None = None, options:
     if isinstance(work, Reduce):
         plans = _reduce_plans(work, chip)
     else:
-        splits = even_splits(work, chip, item_bytes(work.outputs[0]))
-        plans = [move_at(work, chip, splits) if isinstance(work, Move) else map_at(work, chip, splits)]
+        narrower = [chip, *(chip.variant(vector_bytes=n) for n in vector_sizes(chip)[1:])]      # each worker is given a vector
+        splits = [even_splits(work, some, item_bytes(work.outputs[0])) for some in narrower]
+        plans = [move_at(work, chip, s) if isinstance(work, Move) else map_at(work, chip, s) for s in splits]
     return choose(plans, bound_bytes)
 
 
@@ -333,6 +334,12 @@ def _reduce_plans(work: Work, chip: Chip) -> list[OpPlan]:
     return plans
 
 
+def ladder(most: int) -> list[int]:
+    """Numbers of parts up to `most`: it, 1, 2, 3, 4, 6, 8, 12 …, of which each has at least two thirds of the next."""
+    found = {1, most, *(n << i for n in (2, 3) for i in range(most.bit_length()))}
+    return sorted(n for n in found if n <= most)
+
+
 def cut_evenly(axes: Sequence[Axis], grains: Splits, budget: int) -> dict[str, int]:
     parts = balanced(tuple(a.size for a in axes), tuple(grains.get(a.name, 1) for a in axes), budget)
     return {a.name: p for a, p in zip(axes, parts, strict=True) if p > 1}
@@ -354,7 +361,7 @@ def splits_along(work: Work, operand: Operand, layout: Mapping) -> tuple[dict[st
             found += two
             continue
         name, stride = (dim.out, dim.stride) if isinstance(dim, Window) else (dim, 1)
-        if len(digits) > 1 or name is None or axes[name].kind == "whole" or cut.step % stride:
+        if len(digits) > 1 or name is None or axes[name].kind in ("whole", "staged") or cut.step % stride:
             return None
         found.append((digits[0][1], name, digits[0][0], cut.step // stride))
     found.sort(reverse=True)

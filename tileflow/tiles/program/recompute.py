@@ -42,7 +42,8 @@ class _Clones:
         length = max(1, math.isqrt(len(forward)))
         marked = checkpoints(forward)
         own = staging is None and not marked
-        segments = [i // length if own else (n.origin.hints.stage or 0) if staging is not None else 0 for i, n in enumerate(forward)]
+        segments = [i // length if own else (n.origin.hints.stage or 0) if staging is not None else 0
+                    for i, n in enumerate(forward)]
         self.segment = {v: segment for n, segment in zip(forward, segments, strict=True) for v in n.outputs}
         self.kept = {v for v in (*results, *marked) if v in self.segment}
         if staging is not None:                                   # the last stage's backward pass follows at once

@@ -111,7 +111,8 @@ def repeats_of(program: Program) -> dict[str, int]:
 
 def entries_of(program: Program) -> list[ScheduledNode]:
     """All nodes in order; in place of those with regions, what is in the regions."""
-    return [ScheduledNode(part, node) for part, graph in program.running for node in graph.walk() if not node.op.regions]
+    return [ScheduledNode(part, node) for part, graph in program.running
+            for node in graph.walk() if not node.op.regions]
 
 
 def schedule(program: Program, works: Sequence[Work], precision: str) -> MemorySchedule:
@@ -275,9 +276,14 @@ class _Builder:
                    default=0)
 
     def _reads(self) -> None:
+        """Values live until they are read for the last time. What a micro-batch gives to its fold (gradients above all)
+        does not wait for that: tiles add it as soon as it is made, as PopART does, whose AccumulateOp stands among the
+        operators of a micro-batch (willow/src/patterns/optimizerdecompose.cpp, gradAccum)."""
+        folds = set(order.folded(self.program.schedule))
         for i, entry in enumerate(self.made.entries):
             for v in entry.node.operands:
-                self._until(self.made.of[v], i)
+                if entry.part not in folds or v not in self.program.links:
+                    self._until(self.made.of[v], i)
 
     @staticmethod
     def _until(storage: Storage, step: int) -> None:

@@ -202,6 +202,7 @@ class Placed:
             return None if self.users[storage] or k != self.numbers[0] else storage
         if storage.always_live or storage.state is not None:
             return storage
+        users = [i for i in users if i <= storage.death or storage.off_chip] or users       # folds add what is made at once
         parts = [p for p in dict.fromkeys(self.steps[i].part for i in users) if p in self.often]
         if not parts:
             return storage
@@ -242,10 +243,12 @@ class Placed:
         return found
 
 
-def counts(ipus: Sequence[Ipu], replicas: int) -> dict[str, int]:
-    """How many replicas there are (count), IPUs of each, all of them together, and IPUs that are reserved for them."""
+def counts(ipus: Sequence[Ipu], replicas: int, any_number: bool = False) -> dict[str, int]:
+    """How many replicas there are (count), IPUs of each, all of them together, and IPUs that are reserved for them: the
+    vendor's in powers of two, those with links of their own in `any_number`."""
     each = 1 + max((i.number for i in ipus), default=0)
-    return {"count": replicas, "ipus": each, "all": replicas * each, "reserved": reserved(replicas * each)}
+    return {"count": replicas, "ipus": each, "all": replicas * each,
+            "reserved": replicas * each if any_number else reserved(replicas * each)}
 
 
 def worst_of(ipus: list[Ipu]) -> Ipu:

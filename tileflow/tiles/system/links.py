@@ -7,6 +7,8 @@ hold the same tensors, one of each replica, by one of three methods:
     both ways       halves of it go round in either direction at once: 2 R fragments, R - 1 steps
     half way round  R fragments, half of them go half way in one direction, half in the other: floor(R / 2) steps
 
+Over links that a chip's file describes, they are priced by the algorithms of `collectives`.
+
 A step is bulk-synchronous: all of it crosses, then tiles add it (reduce-scatter only). Fragments are of ceil(bytes / fragments).
 """
 from __future__ import annotations
@@ -18,11 +20,15 @@ from typing import Literal
 
 from ...graph.work import Map, Operand
 from ..hardware.chip import ITEMSIZE, Chip
+from ..hardware.fabric import Fabric
 from ..plans.spread import worker_cycles
+from .collectives import hop_cycles, steps_of
 
 Kind = Literal["all-reduce", "reduce-scatter", "all-gather"]
 When = Literal["before", "after"]
-Method = Literal["one way", "both ways", "half way round"]
+Method = str
+"""Of the vendor's: "one way", "both ways" or "half way round"; on links of a chip's own "ring", "mesh" or "recursive
+halving"."""
 
 MANY = 16
 """Replicas above which the reference always goes half way round."""
@@ -53,6 +59,8 @@ class Collective:
 
 def crossing_cycles(nbytes: int, chip: Chip) -> int:
     """Cycles that bytes take from one IPU to its neighbour, the barrier of both included."""
+    if chip.links is not None:
+        return hop_cycles(nbytes, chip.links, chip.clock_hz, chip.link_sync_cycles)
     return chip.link_sync_cycles + math.ceil(nbytes / chip.neighbour_bytes_per_second * chip.clock_hz)
 
 
@@ -68,17 +76,36 @@ def collective(kind: Kind, nbytes: int, replicas: int, chip: Chip, *, dtype: str
     halves: tuple[Kind, ...] = ("reduce-scatter", "all-gather") if kind == "all-reduce" else (kind,)
     if replicas < 2 or not nbytes:
         return Collective(kind, replicas, ipu, part, when, (), nbytes, 0, 0, 0)
-    methods = tuple(_method(half, nbytes, replicas, ipus) for half in halves)
+    methods: list[Method] = []
     sent = steps = cycles = 0
-    for half, method in zip(halves, methods, strict=True):
-        rounds = replicas // 2 if method == "half way round" else replicas - 1
-        fragment = -(-nbytes // (2 * replicas if method == "both ways" else replicas))
-        arriving = fragment if method == "one way" else 2 * fragment
-        added = _adding(arriving, dtype, chip) if half == "reduce-scatter" else 0
-        steps += rounds
-        sent += fragment * (2 * rounds if method == "both ways" else replicas - 1)
-        cycles += rounds * (crossing_cycles(fragment, chip) + added)
-    return Collective(kind, replicas, ipu, part, when, methods, nbytes, sent, steps, cycles)
+    for half in halves:
+        method, gives, rounds, takes = _vendors(half, nbytes, replicas, chip, dtype, ipus) if chip.links is None else \
+            _own(half, nbytes, replicas, chip, chip.links, dtype, ipus)
+        methods.append(method)
+        sent, steps, cycles = sent + gives, steps + rounds, cycles + takes
+    return Collective(kind, replicas, ipu, part, when, tuple(methods), nbytes, sent, steps, cycles)
+
+
+Priced = tuple[Method, int, int, int]
+"""Of a reduce-scatter or all-gather: how it is done, the bytes that each gives, steps, cycles."""
+
+
+def _vendors(half: Kind, nbytes: int, replicas: int, chip: Chip, dtype: str, ipus: int) -> Priced:
+    method = _method(half, nbytes, replicas, ipus)
+    rounds = replicas // 2 if method == "half way round" else replicas - 1
+    fragment = -(-nbytes // (2 * replicas if method == "both ways" else replicas))
+    arriving = fragment if method == "one way" else 2 * fragment
+    added = _adding(arriving, dtype, chip) if half == "reduce-scatter" else 0
+    sent = fragment * (2 * rounds if method == "both ways" else replicas - 1)
+    return method, sent, rounds, rounds * (crossing_cycles(fragment, chip) + added)
+
+
+def _own(half: Kind, nbytes: int, replicas: int, chip: Chip, fabric: Fabric, dtype: str, ipus: int) -> Priced:
+    """Over links of the chip's own: by the algorithm that takes fewest cycles of those that they allow."""
+    priced = [(name, sum(s.sent for s in steps), len(steps),
+               sum(crossing_cycles(s.link, chip) + _adding(s.added, dtype, chip) for s in steps))
+              for name, steps in steps_of(half, nbytes, replicas, ipus, fabric).items()]
+    return min(priced, key=lambda p: p[-1])
 
 
 def _method(half: Kind, nbytes: int, replicas: int, ipus: int) -> Method:

@@ -57,7 +57,8 @@ def offload(program: Program, made: MemorySchedule, groups: Mapping[str, OffChip
 
 
 class _Offload:
-    def __init__(self, program: Program, made: MemorySchedule, groups: Mapping[str, OffChip], together: Together, shares: Mapping[str, int]) -> None:
+    def __init__(self, program: Program, made: MemorySchedule, groups: Mapping[str, OffChip], together: Together,
+                 shares: Mapping[str, int]) -> None:
         self.program, self.made, self.groups, self.together, self.shares = program, made, groups, together, shares
         self.ipus = {v.step.part: v.step.ipu for v in order.visits(program.schedule)}
         self.uses: dict[Storage, list[int]] = {}
