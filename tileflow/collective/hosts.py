@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from ipaddress import ip_address
 from pathlib import Path
 
 from ..system.errors import OptionError, see
@@ -19,7 +20,7 @@ from .frames import GRACE
 from .group import TOLD
 from .launch import FINAL, LOOK, End, passed_on
 from .pinning import PIN
-from .watch import Watch
+from .watch import Watch, addresses
 
 AUTO_CLEANUP = "-disable-auto-cleanup"
 """MPICH's launcher would kill all at once when one dies, before anybody could say which."""
@@ -77,15 +78,18 @@ def run(command: Sequence[str], count: int, hosts: Sequence[str], pin: bool = Tr
     files at the same places.
 
     Raises:
-        OptionError: they cannot be started.
+        OptionError: there is no launcher, or a host on which it can start nothing.
     """
-    start = mpiexec()
+    start, out = mpiexec(), unreachable(hosts)
+    if out:
+        told = [f"{_name(host)} cannot be reached" + (f" ({words.rstrip('.')})" if words else "")
+                for host, words in out.items()]
+        raise OptionError(f"{'; '.join(told)}: MPI's launcher can start no process there.{see('distributed')}")
     watch = Watch(count, [_name(host) for host in hosts])
     environment = {**os.environ, TOLD: f"mpi/{watch.told}", **({} if pin else {PIN: "0"})}
-    child = subprocess.Popen([start, AUTO_CLEANUP, "-n", str(count), "-hosts", ",".join(hosts), *command],
+    child = subprocess.Popen([start, *_known_as(hosts), AUTO_CLEANUP, "-n", str(count), "-hosts", ",".join(hosts), *command],
                              env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
-    noise: list[bytes] = []
-    shown = threading.Thread(target=_shown, args=(child, noise), daemon=True)
+    shown = threading.Thread(target=_shown, args=(child, watch), daemon=True)
     shown.start()
 
     def ask(_number: int, again: bool) -> None:
@@ -95,13 +99,7 @@ def run(command: Sequence[str], count: int, hosts: Sequence[str], pin: bool = Tr
             watch.stop()
     try:
         with passed_on(ask):
-            end = _watched(child, watch)
-            if watch.first is None and not watch.members and end.code > 0:
-                end = _never_begun(end, hosts)
-            if watch.first is None and end.code and end.again:
-                shown.join(GRACE)
-                sys.stderr.write(b"".join(noise).decode(errors="replace"))
-            return end
+            return _watched(child, watch)
     finally:
         _kill(child)
         shown.join(GRACE)
@@ -122,8 +120,9 @@ def unreachable(hosts: Sequence[str]) -> dict[str, str]:
         OptionError: there is no such launcher.
     """
     start = mpiexec()
-    children = [subprocess.Popen([start, "-n", "1", "-hosts", _name(host), "true"], stdin=subprocess.DEVNULL,
-                                 stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
+    children = [subprocess.Popen([start, *_known_as([host]), "-n", "1", "-hosts", _name(host), "true"],
+                                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                                 start_new_session=True)
                 for host in hosts]
     until = time.monotonic() + REACHED
     found = {}
@@ -164,24 +163,19 @@ def _name(host: str) -> str:
     return host.partition(":")[0]
 
 
-def _never_begun(end: End, hosts: Sequence[str]) -> End:
-    """How a group ended of whose processes none has said a word: on which hosts none can be started, where that is
-    why."""
-    said = [f"{_name(host)} cannot be reached" + (f" ({words.rstrip('.')})" if words else "")
-            for host, words in unreachable(hosts).items()]
-    if not said:
-        return end
-    return End(1, f"{'; '.join(said)}: MPI's launcher can start no process there.{see('distributed')}", end.again)
+def _known_as(hosts: Sequence[str]) -> list[str]:
+    """Tells MPI's launcher by which address these hosts reach this computer: its own name, which it would tell them,
+    need not be known there."""
+    told = map(ip_address, addresses(map(_name, hosts)))
+    found = [str(address) for address in told if address.version == 4 and not address.is_loopback]
+    return ["-localhost", found[0]] if found else []
 
 
-def _shown(child: subprocess.Popen[bytes], noise: list[bytes]) -> None:
-    """Show what processes write to standard error; what MPI's launcher says of a failure is kept, for where nothing
-    else is known of it."""
+def _shown(child: subprocess.Popen[bytes], watch: Watch) -> None:
+    """Show what processes write to standard error, but for what MPI's launcher says of a failure that is known."""
     assert child.stderr is not None
     for line in child.stderr:
-        if line.startswith(NOISE):
-            noise.append(line)
-        else:
+        if watch.first is None or not line.startswith(NOISE):
             sys.stderr.buffer.write(line)
             sys.stderr.flush()
 

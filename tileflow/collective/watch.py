@@ -44,7 +44,7 @@ class Watch:
                                             dualstack_ipv6=dual)
         self._server.settimeout(EVERY)
         self._token = secrets.token_hex(16)
-        self.told = f"{self._server.getsockname()[1]}/{self._token}/{','.join(_addresses(hosts))}"
+        self.told = f"{self._server.getsockname()[1]}/{self._token}/{','.join(addresses(hosts))}"
         """Where to call: port/token/addresses."""
         self.members: dict[int, Member] = {}
         self._clock = Clock()
@@ -133,7 +133,7 @@ class Watch:
             member.line.send(kind, rank, text)
 
 
-def _addresses(hosts: Iterable[str]) -> list[str]:
+def addresses(hosts: Iterable[str]) -> list[str]:
     """Addresses of this computer, those first by which it reaches these hosts; nothing is sent."""
     found = []
     for host in (*hosts, socket.gethostname()):
