@@ -13,6 +13,7 @@ from onnx_models import imported, model_of, node, port
 from paths import rare
 from peers import needs, onnx_runtime
 
+from bench import files
 from tileflow.compiler import inference
 from tileflow.graph import Graph
 from tileflow.host.dequantized import _within
@@ -60,7 +61,7 @@ def rewritten(model: onnx.ModelProto) -> tuple[Graph, Graph]:
 
 
 def names(graph: Graph) -> set[str]:
-    return {n.op.name for n in graph.nodes} & {"HostConv", "QLinearConv", "QuantizedProduct"}
+    return {n.op.name for n in graph.nodes} & {"HostConv", "QLinearConv", "QuantizedProduct", "ScaledProduct"}
 
 
 TAKEN: dict[str, Callable[[], onnx.ModelProto]] = {
@@ -109,6 +110,32 @@ def _exactly(model: onnx.ModelProto, x: Array) -> list[Array]:
     return [values[v] for v in graph.outputs]
 
 
+def product(changes: dict[str, Any] | None = None, **attributes: Any) -> onnx.ModelProto:
+    """x (uint8) -> DQ, Gemm with dequantised weights and a bias of floats -> Relu -> y."""
+    stored = {**GEMM, "b": np.linspace(-4, 5, 6, dtype=F), **(changes or {})}
+    nodes = [node("DequantizeLinear", ["x", "sx", "zx"], ["dx"]), node("DequantizeLinear", ["w", "sw", "zw"], ["dw"], axis=0),
+             node("Gemm", ["dx", "dw", "b"], ["g"], transB=1, **attributes), node("Relu", ["g"], ["y"])]
+    return model_of(nodes, [port("x", (3, 20), "uint8")], [port("y", (3, 6))], stored, opset=17)
+
+
+@pytest.mark.parametrize("changes", [{}, rare({"sw": F(0.01), "zw": np.int8(3)})], ids=["channels", "tensor"])
+def test_products_that_nothing_quantises_are_exact_sums_scaled_once(changes: dict[str, Any]) -> None:
+    model = product(changes)
+    assert names(rewritten(model)[1]) == {"ScaledProduct"}
+    x = np.random.default_rng(1).integers(0, 256, (3, 20), dtype=np.uint8)
+    found, = Backend.prepare(model).run([x])
+    of, bias = {**GEMM, **changes}, np.linspace(-4, 5, 6, dtype=F).astype(float)
+    image = (x - 110.0) * float(of["sx"])
+    weights = (of["w"] - of["zw"].reshape(-1, 1).astype(float)) * of["sw"].reshape(-1, 1).astype(float)
+    exact = np.maximum(image @ weights.T + bias, 0)
+    assert (np.abs(found - exact) <= 2.0 ** -24 * (4 * np.abs(exact) + 4 * np.abs(bias))).all()
+    assert len(np.unique(found)) > 5
+
+
+def test_what_is_quantised_again_is_no_such_product() -> None:
+    assert names(rewritten(gemm())[1]) == {"QuantizedProduct"}
+
+
 LEFT: dict[str, Callable[[], onnx.ModelProto]] = {
     "the sums are wanted, too": lambda: conv(more=("c",)),
     "an activation that is no limit": lambda: conv(between=(node("Sigmoid", ["c"], ["a"]),)),
@@ -120,6 +147,9 @@ LEFT: dict[str, Callable[[], onnx.ModelProto]] = {
     "sums beyond 32 bits": lambda: conv({"b": np.full(6, 2 ** 31 - 9, np.int32)}),
     "a scale of zero": lambda: conv({"sy": F(0)}),
     "a factor": lambda: gemm(alpha=0.5),
+    "a factor before no quantisation": lambda: product(alpha=0.5),
+    "a factor of a bias of floats": lambda: product(beta=0.5),
+    "a scale that is no number": lambda: product({"sw": F(np.inf), "zw": np.int8(0)}),
     "a factor of the bias": lambda: gemm(beta=2.0)}
 
 
@@ -184,6 +214,14 @@ def chain(layers: int, between: bool, weights: str) -> onnx.ModelProto:
                   node("QuantizeLinear", [made, f"s{i + 1}", f"z{i + 1}"], [f"q{i + 1}"])]
     nodes.append(node("DequantizeLinear", [f"q{layers}", f"s{layers}", f"z{layers}"], ["y"]))
     return model_of(nodes, [port("x", (4, 32))], [port("y", (4, 32))], stored, opset=17)
+
+
+def test_a_chain_that_ends_in_floats_is_few_kernels() -> None:
+    """The product, the layout of its weights, of all of them at once, what follows it, what follows the last one, and a
+    pass over the input."""
+    plan = make_plan(inference(imported(files.quantised(16)).graph, Batching(8)).program, 1)
+    assert len(plan.leaves()) <= 6
+    assert sum(row.leaf.name == "integer_product" for row in plan.micro.rows) == 16
 
 
 @pytest.mark.parametrize("weights", ["tensor", "channels"])

@@ -14,6 +14,9 @@ moves by as much.
 
 A Relu or Clip in between changes nothing of that: quantisation never decreases, so Q(min(max(y, a), b)) = min(max(Q(y), Q(a)), Q(b)), exactly; and
 Q(0) is the zero point. Bounds at or beyond those of the type are the type's own saturation.
+
+A product that nothing quantises is (sx sw) n, and its bias is added in float32: n, sx sw and the product of the two are
+rounded once each, where the float way rounds every number, product and sum. So it, too, is the nearer one.
 """
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ from ..ops.activation import Relu
 from ..ops.arithmetic import Clip
 from ..ops.conv import Conv
 from ..ops.elementwise import Map
-from ..ops.integer import BYTES, ByteProduct, QLinearConv, exact_product, requantize
+from ..ops.integer import BYTES, ByteProduct, QLinearConv, exact_product, requantize, scaled
 from ..ops.matmul import Gemm, MatMul
 from ..ops.quantize import BOUNDS, DequantizeLinear, QuantizeLinear
 from ..ops.shape import present
@@ -57,6 +60,23 @@ class QuantizedProduct(HostOp):
         x, sx, zx, y, sy, zy, s, z = (present(v) for v in inputs[:8])
         total = exact_product(b, x, y, zx, zy)
         return [requantize(b, total, [sx, sy, s], z, inputs[8] if len(inputs) > 8 else None)]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class ScaledProduct(HostOp):
+    """The product of quantised matrices in float32: operands a, a_scale, a_zero_point, b, b_scale, b_zero_point and a
+    bias (float32, optional). Made by `sums_in_integers` only, and taken apart at once."""
+
+    name: ClassVar[str] = "ScaledProduct"
+
+    def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
+        return (ByteProduct().infer(types[0], types[3])[0].with_dtype("float32"),)
+
+    def expand(self, b: Builder, inputs: Sequence[Value | None]) -> Sequence[Value]:
+        x, sx, zx, y, sy, zy = (present(v) for v in inputs[:6])
+        return [scaled(b, exact_product(b, x, y, zx, zy), sx, sy, inputs[6] if len(inputs) > 6 else None)]
 
     def __str__(self) -> str:
         return self.name
@@ -131,6 +151,29 @@ def in_integers(index: Index, node: Node) -> Replacement | None:
     return _replaced(index, node, made, (x, w, bias), (sy, zy), steps, bounds)
 
 
+@composite_rule
+def sums_in_integers(index: Index, node: Node) -> Replacement | None:
+    """DequantizeLinear of both operands, as above, of a MatMul or Gemm that is not quantised again: exact sums, scaled
+    once, and any bias in float32. Everything else is left alone."""
+    if not isinstance(node.op, MatMul | Gemm):
+        return None
+    after = index.only_reader(node.outputs[0])
+    while after is not None and isinstance(after.op, Relu | Clip):
+        after = index.only_reader(after.outputs[0])
+    if after is not None and in_integers(index, after) is not None:
+        return None
+    x, w = (_dequantized(index, v, BYTES) for v in node.inputs[:2])
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    if x is None or w is None or x.axis is not None or not _product_fits(index, node, x, w, None):
+        return None
+    if bias is not None and (node.op.beta != 1 or bias.dtype != "float32"):
+        return None
+    constants = _Constants(node.outputs[0].name)
+    given = _given(index, node, x, w, constants)
+    made = node_of(ScaledProduct(), [*given, *([bias] if bias is not None else [])], node.origin, node.outputs)
+    return Replacement(frozenset((node,)), ((node, (made,)),), constants.arrays)
+
+
 def _within(bounds: tuple[int, int], op: Relu | Clip, scale: float, zero: int) -> tuple[int, int]:
     """The quantised bounds, cut by those of an activation that comes before the others."""
     least, most = (0.0, None) if isinstance(op, Relu) else (op.min, op.max)
@@ -188,35 +231,54 @@ def _product_fits(index: Index, node: Node, x: Quantized, w: Quantized, bias: Qu
     return w.axis in (None, 1 - depth) and _in_range(index, x, w, bias, shape[depth], (depth,))
 
 
+class _Constants:
+    """Values for arrays that a replacement brings, named after what it makes."""
+
+    def __init__(self, name: str) -> None:
+        self.arrays: dict[Value, np.ndarray] = {}
+        self._name = name
+
+    def made(self, array: np.ndarray, what: str) -> Value:
+        """A value for an array."""
+        value = Value(f"{self._name}.{what}", TensorType(array.dtype.name, array.shape))
+        self.arrays[value] = array
+        return value
+
+    def point(self, array: np.ndarray, number: int) -> Value:
+        """Likewise for scales or zero points, one or one for each channel."""
+        return self.made(array.reshape(() if array.size == 1 else -1), f"point{number}")
+
+
+def _given(index: Index, made: Node, x: Quantized, w: Quantized, constants: _Constants) -> list[Value]:
+    """The operands in integers: x, its scale and zero point, weights as columns, theirs."""
+    weights = w.integers
+    if isinstance(made.op, Gemm) and made.op.transB:
+        weights = constants.made(np.ascontiguousarray(present(_numbers(index, weights)).T), "weights")        # type: ignore[type-var]
+    points = [constants.point(a, i) for i, a in enumerate([x.scale, x.zero, w.scale, w.zero])]
+    return [x.integers, *points[:2], weights, *points[2:]]
+
+
 def _replaced(index: Index, node: Node, made: Node, operands: tuple[Quantized, Quantized, Quantized | None], result: tuple[np.ndarray, np.ndarray],
               steps: list[Node], bounds: tuple[int, int]) -> Replacement:
     """The operator in integers in place of all."""
     x, w, bias = operands
-    constants: dict[Value, np.ndarray] = {}
-
-    def constant(array: np.ndarray, what: str) -> Value:
-        value = Value(f"{node.outputs[0].name}.{what}", TensorType(array.dtype.name, array.shape))
-        constants[value] = array
-        return value
-
-    weights = w.integers
-    if isinstance(made.op, Gemm) and made.op.transB:
-        weights = constant(np.ascontiguousarray(present(_numbers(index, weights)).T), "weights")              # type: ignore[type-var]
-    points = [constant(a.reshape(() if a.size == 1 else -1), f"point{i}") for i, a in enumerate([x.scale, x.zero, w.scale, w.zero, *result])]
-    inputs = [x.integers, *points[:2], weights, *points[2:], *([bias.integers] if bias is not None else [])]
+    constants = _Constants(node.outputs[0].name)
+    given = _given(index, made, x, w, constants)
+    points = [constants.point(a, 4 + i) for i, a in enumerate(result)]
+    inputs = [*given, *points, *([bias.integers] if bias is not None else [])]
     limited = bounds != BOUNDS[result[1].dtype.name]
     op: HostOp | QLinearConv = QuantizedProduct()
     if isinstance(made.op, Conv):
         own = made.op
         conv = QLinearConv(auto_pad=own.auto_pad, dilations=own.dilations or (), group=own.group, pads=own.pads or (), strides=own.strides or ())
-        op = HostConv(conv) if serves(conv, x.integers.type, weights.type) else conv
+        op = HostConv(conv) if serves(conv, x.integers.type, w.integers.type) else conv
     origin = node.origin.merged(made.origin)
     nodes = [node_of(op, inputs, origin, () if limited else node.outputs)]
     if limited:
         number, low, high = (Var(i, node.outputs[0].dtype) for i in range(3))
         least, most = BOUNDS[number.dtype]
-        limits = [constant(np.array(min(max(at, least), most), number.dtype), what)
+        limits = [constants.made(np.array(min(max(at, least), most), number.dtype), what)
                   for at, what in zip(bounds, ("low", "high"), strict=True)]
         nodes.append(node_of(Map(exprs=(minimum(maximum(number, low), high),)), [*nodes[0].outputs, *limits], origin,
                              node.outputs))
-    return Replacement(frozenset((*steps, made)), ((node, tuple(nodes)),), constants)
+    return Replacement(frozenset((*steps, made)), ((node, tuple(nodes)),), constants.arrays)
