@@ -18,14 +18,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from llvmlite import ir
+
 from ..elementwise.epilogue import Epilogue, arguments, finisher
 from ..isa import cpu
-from ..isa.vector import itemsize
+from ..isa.paths import PATHS
+from ..isa.vector import ELEMENTS, INT32, Emitter, as_intrinsic, itemsize, word
 from ..machine.call import Call, In, Out, Work
 from ..machine.called import CALLED
-from ..machine.inner import register_jitable
 from ..machine.leaf import Leaf
 from ..machine.places import address_of
+from ..machine.worded import WordLeaf
 from . import micro
 from . import tiles as tiled
 from .blocking import Blocking, blocking, prepacked
@@ -64,25 +67,41 @@ class Piece:
     k: int
 
 
-@register_jitable
-def _scale(c: Any, at: int, n: int, rows: int, cols: int, alpha: float, beta: float, flags: int, bias: Any,
-           bias_at: int, column: int, bias_row: int) -> None:
-    """C = alpha * C + beta * bias over the finished block that starts at element `at`; `n` elements lead from row to row."""
-    if flags & BIASED == 0 and alpha == 1:
-        return
-    for i in range(rows):
-        row = c[at + i * n:at + i * n + cols]
-        if flags & BIASED == 0:
-            for j in range(cols):
-                row[j] *= alpha
-        elif flags & ALONG == 0:
-            addend = beta * bias[bias_at + i * bias_row]
-            for j in range(cols):
-                row[j] = alpha * row[j] + addend
-        else:
-            source = bias[bias_at + i * bias_row + column:]
-            for j in range(cols):
-                row[j] = alpha * row[j] + beta * source[j]
+@functools.cache
+def _scaling(dtype: str) -> Any:
+    """The intrinsic `scale(c, c_row, rows, cols, alpha, beta, flags, bias, bias_row)`: C = alpha * C + beta * bias over
+    a finished block; addresses, strides in bytes, and the bits of alpha and beta."""
+    kind, size = ELEMENTS[dtype], itemsize(dtype)
+
+    def emit(e: Emitter, c: Any, c_row: Any, rows: Any, cols: Any, alpha: Any, beta: Any, flags: Any, bias: Any, bias_row: Any) -> None:
+        factor, share = (e.b.bitcast(bits if size == 8 else e.b.trunc(bits, INT32), kind) for bits in (alpha, beta))
+
+        def each(element: Callable[[Any, Any], Any], fixed: bool) -> None:
+            """C's elements as `element` makes them of themselves and the bias: one for a row if `fixed`."""
+            def row(_: Any, at: list[Any]) -> list[Any]:
+                one = e.b.fmul(share, e.load(at[1], kind)) if fixed else None
+
+                def column(j: Any, _state: list[Any]) -> None:
+                    place, offset = e.address(at[0], e.times(j, size)), e.times(j, size)
+                    addend = one if fixed else e.address(at[1], offset)
+                    e.store(element(e.b.fmul(factor, e.load(place, kind)), addend), place)
+                e.loop(0, cols, 1, [], column)
+                return [e.address(at[0], c_row), e.address(at[1], bias_row)]
+            e.loop(0, rows, 1, [c, bias], row)
+
+        with e.b.if_else(_has(e, flags, BIASED)) as (biased, plain):
+            with plain, e.when(e.b.fcmp_unordered("!=", factor, ir.Constant(kind, 1))):
+                each(lambda value, _: value, False)
+            with biased, e.b.if_else(_has(e, flags, ALONG)) as (along, down):
+                with along:
+                    each(lambda value, at: e.b.fadd(value, e.b.fmul(share, e.load(at, kind))), False)
+                with down:
+                    each(e.b.fadd, True)
+    return as_intrinsic(f"tileflow_scale_{dtype}", "c, c_row, rows, cols, alpha, beta, flags, bias, bias_row", PATHS["generic"], emit)
+
+
+def _has(e: Emitter, flags: Any, flag: int) -> Any:
+    return e.b.icmp_signed("!=", e.b.and_(flags, word(flag)), word(0))
 
 
 def _outer_block(dtype: str, outer: Callable[[str], Any]) -> Any:
@@ -122,7 +141,7 @@ def _gemm(kind: str, dtype: str, path: cpu.Cpu) -> Leaf:
     """The leaf over one micro-kernel; `GemmSizes` says what it reads and its range."""
     makers: dict[str, Any] = {"outer": partial(_outer_block, outer=micro.outer), "panels": partial(_outer_block, outer=micro.panels),
                               "dot": _dots_block, "tiles": tiled.tile_block}
-    block, size, finish = register_jitable(makers[kind](dtype)), itemsize(dtype), finisher()
+    block, scale, size, finish = makers[kind](dtype), _scaling(dtype), itemsize(dtype), finisher()
 
     def gemm(a, b, c, bias, scratch, alpha, beta, s, lo, hi, epilogue, rest):  # type: ignore[no-untyped-def]
         down, across = (s.m + s.rows - 1) // s.rows, (s.n + s.cols - 1) // s.cols
@@ -134,12 +153,14 @@ def _gemm(kind: str, dtype: str, path: cpu.Cpu) -> Leaf:
             to = s.c_at + (matrix * s.m + i) * s.c_row + j
             block(height, width, s.k, s.depth, a.ctypes.data + from_a, s.a_row, s.a_k, b.ctypes.data + from_b, s.b_col,
                   c.ctypes.data + to * size, s.c_row * size, s.flags, address_of(scratch))
-            _scale(c, to, s.c_row, height, width, alpha, beta, s.flags, bias, i * s.bias_row, s.c_at + j, s.bias_row)
+            addend = i * s.bias_row + (s.c_at + j if s.flags & ALONG else 0)
+            scale(c.ctypes.data + to * size, s.c_row * size, height, width, alpha, beta, s.flags, bias.ctypes.data + addend * size,
+                  s.bias_row * size)
             finish(epilogue, rest, height, width, address_of(c), to, s.c_row, (s.c_at + j) % s.c_row)
 
     gemm.__name__ = f"gemm_{kind}"
     signature = "T[:], T[:], T[:], T[:], T[w,:], T, T, numbers, lo, hi"
-    return Leaf(gemm, signature.replace("T", dtype) + CALLED, key=f"{kind}-{path if kind == 'tiles' else path.name}",
+    return WordLeaf(gemm, signature.replace("T", dtype) + CALLED, key=f"{kind}-{path if kind == 'tiles' else path.name}",
                 numbers=GemmSizes)
 
 

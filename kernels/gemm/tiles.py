@@ -23,6 +23,7 @@ from ..machine.call import Call, In, Out, Work
 from ..machine.inner import register_jitable
 from ..machine.leaf import Leaf
 from ..machine.places import address_of
+from ..machine.worded import WordLeaf
 from .micro import copy, outer, transpose
 from .problem import MORE
 from .split import LARGEST, LARGEST_PRODUCT, SCALE, STAGE, deposit, most, packer, peek, poke, restore
@@ -228,4 +229,4 @@ def pack_leaf(dtype: str, path: cpu.Cpu) -> Leaf:
                     along(deep, columns, source + q * SIDE * line, term, to, SIDE * 4)
 
     element = "f4" if dtype == "f4" else "u2"
-    return Leaf(tile_pack, f"{element}[:], f4[:], f4[w,:]" + ", i8" * 8 + ", lo, hi", key=f"{dtype}-{path}")
+    return WordLeaf(tile_pack, f"{element}[:], f4[:], f4[w,:]" + ", i8" * 8 + ", lo, hi", key=f"{dtype}-{path}")

@@ -55,8 +55,8 @@ def driver() -> Driver:
 def _compiled(name: str, key: str, target: Target) -> stored.Code:
     from numba.core.types import intp
 
-    from . import build, claim  # a start with the driver in the cache needs no compiler
-    entries = [build.Entry(f"tileflow_{what}_{key}", getattr(claim, f"_{what}"), intp(*[intp] * count))
+    from . import build, claim, words  # a start with the driver in the cache needs no compiler
+    entries = [build.Entry(f"tileflow_{what}_{key}", words.emitted(getattr(claim, f"_{what}")), intp(*[intp] * count))
                for what, count in _FUNCTIONS.items()]
     made, given = build.built(entries, target)
     return stored.keep(name, "driver", [entry.symbol for entry in entries], given, made)

@@ -120,7 +120,7 @@ def parse(signature: str, numbers: type[Numbers] | None = None) -> tuple[Paramet
     return tuple(found)
 
 
-def _seen(parameters: tuple[Parameter, ...]) -> tuple[Parameter, ...]:
+def seen(parameters: tuple[Parameter, ...]) -> tuple[Parameter, ...]:
     """The parameters that the body gets: all up to `rest`."""
     return next((parameters[:i + 1] for i, p in enumerate(parameters) if p.dtype == "rest"), parameters)
 
@@ -263,11 +263,11 @@ class Leaf:
 
     def _entry(self) -> Callable[[int, int, int, int], int] | build.Emitted:
         """The function to compile."""
-        seen = _seen(self.parameters)
-        order = [self.same.get(i, i) for i in range(len(seen))]
+        given = seen(self.parameters)
+        order = [self.same.get(i, i) for i in range(len(given))]
         text = ("def entry(block, lo, hi, worker):\n"
                 f"    v = views(block, lo, hi, worker)\n{self._lines([f'v[{i}]' for i in order])}")
-        names = dict(views=_views(seen), __name__=self.twin.__module__, **self._names())
+        names = dict(views=_views(given), __name__=self.twin.__module__, **self._names())
         exec(compile(text, "<leaf>", "exec"), names)          # our own four lines above: no foreign text reaches it
         home = self.twin.__code__
         code = names["entry"].__code__.replace(                # type: ignore[attr-defined]
