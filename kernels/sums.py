@@ -19,7 +19,7 @@ from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
 from .isa.paths import PATHS
-from .isa.vector import INT32, Emitter, word
+from .isa.vector import ELEMENTS, INT32, Emitter, as_intrinsic, itemsize, word
 
 WIDE = 128                # bytes side by side: four registers of 32 bytes hide the latency of an addition
 NARROW = 32
@@ -143,6 +143,29 @@ def _over(operation: str, start: int, *arrays: Any, blocks: bool = False) -> Any
 def block_sum(_context: Any, x: Any) -> Any:
     """The sum of the elements of a contiguous x[n], in their type; 0 of none."""
     return _over("add", 0, x)
+
+
+def row_sums(dtype: str) -> Any:
+    """`row_sums(x, rows, step, parts, part, n, to, accumulate)`: to[r] = or += the sum over p < parts, one after the
+    other, of the `block_sum`s of the n floats from x + r * step + p * part on; addresses, and strides in bytes."""
+    kind, size = ELEMENTS[dtype], itemsize(dtype)
+    zero = ir.Constant(kind, 0.0)
+
+    def emit(e: Emitter, x: Any, rows: Any, step: Any, parts: Any, part: Any, n: Any, to: Any, accumulate: Any) -> None:
+        run, adding = _Run(e, size, zero, e.b.fadd), e.b.icmp_signed("!=", accumulate, word(0))
+
+        def row(_: Any, at: list[Any]) -> list[Any]:
+            def block(_: Any, state: list[Any]) -> list[Any]:
+                return [e.address(state[0], part), e.b.fadd(state[1], run.of([state[0]], n))]
+            total = e.loop(0, parts, 1, [at[0], zero], block)[1]
+            with e.b.if_else(adding) as (more, new):
+                with more:
+                    e.store(e.b.fadd(e.load(at[1], kind), total), at[1])
+                with new:
+                    e.store(total, at[1])
+            return [e.address(at[0], step), e.address(at[1], size)]
+        e.loop(0, rows, 1, [x, to], row)
+    return as_intrinsic(f"tileflow_row_sums_{dtype}", "x, rows, step, parts, part, n, to, accumulate", PATHS["generic"], emit)
 
 
 @intrinsic

@@ -8,7 +8,8 @@ from ..isa import cpu
 from ..isa.half import widen_rows, widen_turned
 from ..isa.vector import itemsize
 from ..machine.leaf import Leaf, Numbers
-from ..machine.places import address_of
+from ..machine.places import address_of, clear
+from ..machine.worded import WordLeaf
 from . import pairs
 from .micro import columns, copy, strips, transpose
 
@@ -53,10 +54,9 @@ def pack_leaf(dtype: str, path: cpu.Cpu) -> Leaf:
                 cut(k, wide, address_of(b) + (source + j) * size, row * size, to, k * width * size)
             rest = wide % width
             for p in range(k if rest else 0):
-                for q in range(rest, width):
-                    packed[target + (wide - rest) * k + p * width + q] = 0
+                clear(to + ((wide - rest) * k + p * width + rest) * size, (width - rest) * size)
 
-    return Leaf(gemm_pack, f"{dtype}[:], {dtype}[:], numbers, lo, hi", key=path.name, numbers=Packing)
+    return WordLeaf(gemm_pack, f"{dtype}[:], {dtype}[:], numbers, lo, hi", key=path.name, numbers=Packing)
 
 
 @functools.cache

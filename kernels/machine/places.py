@@ -4,11 +4,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
 
+from ..isa.paths import PATHS
+from ..isa.vector import BIT, WORD, Emitter, as_intrinsic
 from .inner import register_jitable
 
 
@@ -16,6 +19,23 @@ from .inner import register_jitable
 def address_of(x: Any) -> Any:
     """The address of an array, signed: mixed with Numba's unsigned one, sums would become floats."""
     return np.intp(x.ctypes.data)
+
+
+@intrinsic
+def word_at(_typing: Any, address: Any, index: Any) -> Any:
+    """A whole number (int64) of an array, by its address and index."""
+    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        return builder.load(builder.gep(builder.inttoptr(args[0], WORD.as_pointer()), [args[1]]))
+    return types.intp(types.intp, types.intp), generate
+
+
+def _clear(e: Emitter, address: Any, nbytes: Any) -> None:
+    pointer = e.b.inttoptr(address, ir.IntType(8).as_pointer())
+    e.call("llvm.memset.p0.i64", ir.VoidType(), [pointer, ir.Constant(ir.IntType(8), 0), nbytes, ir.Constant(BIT, 0)])
+
+
+clear = as_intrinsic("tileflow_clear", "address, nbytes", PATHS["generic"], _clear)
+"""clear(address, nbytes): zeros, none where there are no bytes."""
 
 
 @register_jitable

@@ -6,8 +6,8 @@ A function here is a Python function like any other leaf body: parameters and va
 counts, truth), with `if`, `while`, `for ... in range(...)` of positive steps, arithmetic as Python has it (divisors are
 not 0), comparisons, `and`, `or` and `not` (which are 0 or 1), `min` and `max`, several results, calls of other such
 functions and of Numba's intrinsics over words that ask nothing of their context (`vector.as_intrinsic`). An array
-stands for its address. Names that are not its own are constants or functions where it was written. Anything else is a
-TypeError that names the line.
+stands for its address. Names that are not its own are constants or functions where it was written; functions may be
+arguments, too. Anything else is a TypeError that names the line.
 """
 from __future__ import annotations
 
@@ -40,19 +40,24 @@ class _Context:
         return None
 
 
-def define(module: ir.Module, function: Callable[..., Any], numbers: Mapping[str, Sequence[str]] | None = None) -> ir.Function:
+def define(module: ir.Module, function: Callable[..., Any], numbers: Mapping[str, Sequence[str]] | None = None,
+           given: Mapping[str, Any] | None = None) -> ir.Function:
     """The function of `module` with the code of a Python function, made on first use: of words to a word, or to as many
     as it returns.
 
     numbers: parameters that are words with names (`Numbers`), and those names; each word is a parameter there.
+    given: parameters that are functions, of which the code is made; they are none there.
     """
     assert isinstance(function, FunctionType), function
+    numbers, given = numbers or {}, given or {}
     known = module.__dict__.setdefault("word_functions", {})
-    if function not in known:
+    key = function, *((name, tuple(fields)) for name, fields in numbers.items()), *given.items()
+    if key not in known:
         name = f"words.{function.__module__}.{function.__qualname__}"
-        known[function] = _Writer(module, function, name if name not in module.globals else f"{name}.{len(known)}", numbers or {})
-        known[function].write()
-    return known[function].made
+        name = name if name not in module.globals else f"{name}.{len(known)}"
+        known[key] = _Writer(module, function, name, numbers, given)
+        known[key].write()
+    return known[key].made
 
 
 def emitted(function: Callable[..., Any]) -> build.Emitted:
@@ -71,11 +76,14 @@ def _functions(file: str) -> dict[int, ast.FunctionDef]:
 class _Writer:
     """One function: `made`, whose code `write` writes."""
 
-    def __init__(self, module: ir.Module, function: FunctionType, name: str, numbers: Mapping[str, Sequence[str]]) -> None:
+    def __init__(self, module: ir.Module, function: FunctionType, name: str, numbers: Mapping[str, Sequence[str]],
+                 given: Mapping[str, Any]) -> None:
         code = function.__code__
+        self._numbers, self._given = numbers, given
         self._tree, self._function, self._module = _functions(code.co_filename)[code.co_firstlineno], function, module
         self._closed = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
-        self._parameters = [(a.arg, field) for a in self._tree.args.args for field in numbers.get(a.arg, ("",))]
+        self._parameters = [(a.arg, field) for a in self._tree.args.args if a.arg not in given
+                            for field in numbers.get(a.arg, ("",))]
         returns = [node.value for node in ast.walk(self._tree) if isinstance(node, ast.Return)]
         self._results = max((len(v.elts) if isinstance(v, ast.Tuple) else 1 for v in returns), default=1)
         kind = WORD if self._results == 1 else ir.LiteralStructType([WORD] * self._results)
@@ -217,7 +225,9 @@ class _Writer:
 
     def _known(self, node: ast.expr) -> Any:
         """What a name, or an attribute of a module, is where the function was written."""
-        if isinstance(node, ast.Name) and (node.id, "") not in self._places:
+        if isinstance(node, ast.Name) and (node.id, "") not in self._places and node.id not in self._numbers:
+            if node.id in self._given:
+                return self._given[node.id]
             if node.id in self._closed:
                 return self._closed[node.id].cell_contents
             scope = self._function.__globals__
@@ -324,14 +334,30 @@ class _Writer:
 
     def _called(self, node: ast.Call) -> Any:
         called = self._known(node.func)
-        args = [value for a in node.args for value in self._several(a)]
+        if isinstance(called, FunctionType):
+            return self._passed(node, called)
+        args = [self._value(a) for a in node.args]
         if called in _SAME:
             return args[0]
         if called in (min, max):
             return functools.reduce(lambda x, y: self._b.select(self._b.icmp_signed("<" if called is min else ">", y, x), y, x), args)
-        if isinstance(called, FunctionType):
-            return self._b.call(define(self._module, called), args)
         if hasattr(called, "_defn"):
             signature, generate = called._defn(None, *[types.intp] * len(args))
             return generate(_Context(), self._b, signature, args)
         raise self._bad(node)
+
+    def _passed(self, node: ast.Call, called: FunctionType) -> Any:
+        """A call of another such function."""
+        names, args = called.__code__.co_varnames, []
+        numbers: dict[str, Sequence[str]] = {}
+        given: dict[str, Any] = {}
+        for name, a in zip(names, node.args, strict=False):
+            known = self._known(a)
+            if isinstance(a, ast.Name) and a.id in self._numbers:
+                numbers[name] = self._numbers[a.id]
+                args += [self._b.load(self._places[a.id, field]) for field in numbers[name]]
+            elif isinstance(known, FunctionType) or hasattr(known, "_defn"):
+                given[name] = known
+            else:
+                args.append(self._value(a))
+        return self._b.call(define(self._module, called, numbers, given), args)

@@ -16,10 +16,10 @@ from ...isa.vector import WORD, Emitter, define, itemsize, vector, word
 from ...machine.call import Address, Call, In, Out, Work
 from ...machine.called import CALLED, caller
 from ...machine.emitted import EmittedLeaf, signature_of, words_of
-from ...machine.inner import register_jitable
 from ...machine.leaf import Leaf, Numbers, generic
-from ...machine.places import address_of
-from ...sums import block_sum
+from ...machine.places import address_of, word_at
+from ...machine.worded import WordLeaf
+from ...sums import row_sums
 from ..problem import UNITS, ConvProblem, speed
 from .geometry import CACHE, Geometry, Unfolding, geometry, planes, rate, time
 from .unfold import HEAD, copy_rows, form_of, table, unfold
@@ -126,19 +126,12 @@ class CorrelateSizes(Numbers):
 def _weight_gradient(dtype: str, path: cpu.Cpu, form: int) -> Leaf:
     size = itemsize(dtype)
     copy, multiply = copy_rows(dtype, path, form), caller("correlating_blocks", WORDS)
-
-    @register_jitable
-    def sum_rows(g, at, step, images, image_step, pixels, db, to, oc, accumulate):                                          # type: ignore
-        for o in range(oc):
-            total = g.dtype.type(0)
-            for i in range(images):
-                first = at + i * image_step + o * step
-                total += block_sum(g[first:first + pixels])
-            db[to + o] = db[to + o] + total if accumulate else total
+    sum_rows = row_sums(dtype)
 
     def conv_weight_gradient(x, g, dw_out, db_out, table, u, s, lo, hi, registers, rest):               # type: ignore
         n, shares, c, khw, oc, oh, groups, block, channels = s.n, s.shares, s.c, s.taps, s.oc, s.oh, s.groups, s.block, s.channels
-        h, w, ow, kw, pitch = table[0], table[1], table[2], table[3], table[11]
+        h, w, ow, kw, pitch = (word_at(table, 0), word_at(table, 1), word_at(table, 2), word_at(table, 3),
+                               word_at(table, 11))
         offsets = address_of(table) + HEAD * 8
         parts, k = (c + channels - 1) // channels, c * khw
         for unit in range(lo, hi):
@@ -160,13 +153,13 @@ def _weight_gradient(dtype: str, path: cpu.Cpu, form: int) -> Leaf:
                     pixels = min(block, oh - row) * ow
                     at = (image * groups + group) * oc * oh * ow + row * ow
                     if s.biased != 0 and first == 0:
-                        sum_rows(g, at, oh * ow, images, groups * oc * oh * ow, pixels, db_out, (share * groups + group) * oc, oc,
-                                 accumulate)
+                        sum_rows(address_of(g) + at * size, oc, oh * ow * size, images, groups * oc * oh * ow * size, pixels,
+                                 address_of(db_out) + (share * groups + group) * oc * size, accumulate)
                     multiply(registers, oc, count * khw, images, pixels, address_of(g) + at * size, oh * ow * size,
                              groups * oc * oh * ow * size, offsets, base, image_step * size, to, k * size, accumulate)
 
     signature = "T[:], T[:], T[:], T[:], i8[:], T[w,:], numbers, lo, hi"
-    return Leaf(conv_weight_gradient, signature.replace("T", dtype) + CALLED, key=f"{path.name} {form}",
+    return WordLeaf(conv_weight_gradient, signature.replace("T", dtype) + CALLED, key=f"{path.name} {form}",
                 numbers=CorrelateSizes)
 
 

@@ -18,7 +18,8 @@ from ...machine.call import Address, Call, In, Out, Work
 from ...machine.called import CALLED, caller
 from ...machine.emitted import EmittedLeaf, signature_of, words_of
 from ...machine.leaf import Leaf, Numbers, generic
-from ...machine.places import address_of
+from ...machine.places import address_of, word_at
+from ...machine.worded import WordLeaf
 from ...pool.planes import Pooling, pooler
 from ..panels import WeightPanels
 from ..problem import UNITS, ConvProblem
@@ -199,7 +200,8 @@ def _forward(dtype: str, path: cpu.Cpu, form: int, pooled: bool) -> Leaf:
     def conv_forward(x, panels, bias, y, table, u, s, lo, hi, registers, epilogue, pooling, rest):      # type: ignore
         n, c, taps, oc, oh, groups, block, together, part = s.n, s.c, s.taps, s.oc, s.oh, s.groups, s.block, s.together, s.part
         rows = s.rows
-        h, w, ow, kw, pitch = table[0], table[1], table[2], table[3], table[11]
+        h, w, ow, kw, pitch = (word_at(table, 0), word_at(table, 1), word_at(table, 2), word_at(table, 3),
+                               word_at(table, 11))
         blocks, tiles, sets = (oh + block - 1) // block, (oc + rows - 1) // rows, (n + together - 1) // together
         parts = (tiles + part - 1) // part
         for unit in range(lo, hi):
@@ -239,7 +241,7 @@ def _forward(dtype: str, path: cpu.Cpu, form: int, pooled: bool) -> Leaf:
                 pool(pooling, rest + s.pooling, count, oh, ow, base + plane * oh * ow * size, plane, group * oc + o)
 
     signature = f"T[:], T[:], T[:], {'T[w,:]' if pooled else 'T[:]'}, i8[:], T[w,:], numbers, lo, hi"
-    return Leaf(conv_forward, signature.replace("T", dtype) + ", i8, i8" + CALLED,
+    return WordLeaf(conv_forward, signature.replace("T", dtype) + ", i8, i8" + CALLED,
                 key=f"{path.name} {form} {pooled}", numbers=PlanarSizes)
 
 

@@ -11,7 +11,8 @@ from ...isa import cpu
 from ...isa.vector import itemsize
 from ...machine.call import Call, In, Out, Work
 from ...machine.leaf import Leaf, Numbers, generic
-from ...machine.places import address_of
+from ...machine.places import address_of, clear, word_at
+from ...machine.worded import WordLeaf
 from ..panels import WeightPanels
 from ..problem import UNITS, ConvProblem
 from .geometry import CACHE, Geometry, Unfolding, cost, geometry, planes, time
@@ -66,7 +67,8 @@ def _input_gradient(dtype: str, path: cpu.Cpu, form: int) -> Leaf:
 
     def conv_input_gradient(g, turned, dx, table, u, s, lo, hi):                                                            # type: ignore
         c, kh, oc, oh, groups, channels, in_place = s.c, s.kh, s.oc, s.oh, s.groups, s.channels, s.in_place
-        h, w, ow, kw, sh, pitch = table[0], table[1], table[2], table[3], table[4], table[11]
+        h, w, ow, kw, sh, pitch = (word_at(table, 0), word_at(table, 1), word_at(table, 2), word_at(table, 3), word_at(table, 4),
+                                   word_at(table, 11))
         parts = (c + channels - 1) // channels
         covered = (in_place != 0 and kh == 1) or (in_place == 0 and writes and sh == 1)
         accumulate = in_place == 0 or kh > 1
@@ -77,21 +79,20 @@ def _input_gradient(dtype: str, path: cpu.Cpu, form: int) -> Leaf:
             image = address_of(dx) + at * size
             target = image
             if not covered:
-                for i in range(at, at + count * h * w):
-                    dx[i] = 0
+                clear(image, count * h * w * size)
             if in_place == 0:
                 target = address_of(u)
-                for i in range(count * kw * pitch):
-                    u[i] = 0
+                clear(target, count * kw * pitch * size)
             for ky in range(kh):
                 row = ((plane % groups * kh + ky) * c + first) * kw
                 multiply(count * kw, oh * ow, oc, address_of(turned) + row * s.pitch * size, s.pitch * size, size,
-                         address_of(g) + plane * oc * oh * ow * size, oh * ow * size, target + table[HEAD + ky * kw], pitch * size, accumulate)
+                         address_of(g) + plane * oc * oh * ow * size, oh * ow * size, target + word_at(table, HEAD + ky * kw),
+                         pitch * size, accumulate)
             if in_place == 0:
                 fold(image, count, u, table)
 
     signature = "T[:], T[:], T[:], i8[:], T[w,:], numbers, lo, hi"
-    return Leaf(conv_input_gradient, signature.replace("T", dtype), key=f"{path.name} {form}", numbers=TransposeSizes)
+    return WordLeaf(conv_input_gradient, signature.replace("T", dtype), key=f"{path.name} {form}", numbers=TransposeSizes)
 
 
 def _flipped(g: Geometry) -> Geometry | None:

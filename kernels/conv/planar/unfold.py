@@ -10,8 +10,7 @@ from llvmlite import ir
 from ...isa import cpu
 from ...isa.vector import ELEMENTS, Emitter, as_intrinsic, itemsize, vector, word
 from ...machine.call import Const
-from ...machine.inner import register_jitable
-from ...machine.places import address_of, within
+from ...machine.places import address_of, clear, within, word_at
 from .geometry import Unfolding
 
 KNOWN = 2
@@ -164,13 +163,12 @@ def fold_rows(dtype: str, path: cpu.Cpu) -> Any:
                         _fold_rows(dtype, path))
 
 
-@register_jitable
 def _numbers(table: Any) -> tuple[int, ...]:
-    return (table[0], table[1], table[2], table[3], table[4], table[5], table[6], table[7], table[8], table[9], table[10], table[11],
-            table[12], table[13])
+    return (word_at(table, 0), word_at(table, 1), word_at(table, 2), word_at(table, 3), word_at(table, 4), word_at(table, 5),
+            word_at(table, 6), word_at(table, 7), word_at(table, 8), word_at(table, 9), word_at(table, 10), word_at(table, 11),
+            word_at(table, 12), word_at(table, 13))
 
 
-@register_jitable
 def unfold(copy: Any, size: int, image: int, channels: int, first_row: int, u: Any, at: int, table: Any) -> None:
     """U of the channel planes at address `image` into u[at:], for output rows from `first_row` on."""
     h, w, ow, kw, sh, dh, dw, top, left, phases, depth, pitch, column, step = _numbers(table)
@@ -186,10 +184,8 @@ def unfold(copy: Any, size: int, image: int, channels: int, first_row: int, u: A
             source = plane + (row + q0 * sh) * w * size
             for kx in range(kw):
                 to = at + (c * kw + kx) * pitch + r * depth * ow
-                for i in range(to, to + q0 * ow):
-                    u[i] = 0
-                for i in range(to + q1 * ow, to + depth * ow):
-                    u[i] = 0
+                clear(base + to * size, q0 * ow * size)
+                clear(base + (to + q1 * ow) * size, (depth - q1) * ow * size)
                 copy(q1 - q0, ow, kx * dw - left, w, step, source, sh * w * size, base + (to + q0 * ow) * size,
                      ow * size)
 
@@ -201,7 +197,6 @@ def fold_planes(dtype: str, path: cpu.Cpu, form: int) -> Any:
     gather = fold_rows(dtype, path)
     add = add_rows(dtype, path, form)
 
-    @register_jitable
     def gather_planes(image, channels, u, table):                                                                           # type: ignore
         h, w, ow, kw, sh, dh, dw, top, left, phases, depth, pitch, column, _step = _numbers(table)
         for c in range(channels):
@@ -215,7 +210,6 @@ def fold_planes(dtype: str, path: cpu.Cpu, form: int) -> Any:
                 gather(q1 - q0, ow, -left, w, dw, kw, base + (r * depth + q0) * ow * size, ow * size, pitch * size,
                        plane + (row + q0 * sh) * w * size, sh * w * size)
 
-    @register_jitable
     def add_planes(image, channels, u, table):                                                                              # type: ignore
         h, w, ow, kw, sh, dh, dw, top, left, phases, depth, pitch, column, step = _numbers(table)
         for c in range(channels):
