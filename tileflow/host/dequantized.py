@@ -166,7 +166,7 @@ def sums_in_integers(index: Index, node: Node) -> Replacement | None:
     bias = node.inputs[2] if len(node.inputs) > 2 else None
     if x is None or w is None or x.axis is not None or not _product_fits(index, node, x, w, None):
         return None
-    if bias is not None and (node.op.beta != 1 or bias.dtype != "float32"):
+    if bias is not None and isinstance(node.op, Gemm) and node.op.beta != 1:
         return None
     constants = _Constants(node.outputs[0].name)
     given = _given(index, node, x, w, constants)
