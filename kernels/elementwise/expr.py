@@ -419,6 +419,9 @@ OPERATIONS: dict[str, Operation] = {
     "remainder": Operation(rounding.remainder, 6), "joined": Operation(rounding.joined, 4),
 }
 
+EXACT = frozenset(("neg", "abs", "sign", "floor", "ceil", "round", "maximum", "minimum", "where"))
+"""Operations on floats whose results are numbers of their operands' type, whatever that is: nothing is rounded."""
+
 
 # ---- back ends ----------------------------------------------------------------------------------------------------------
 

@@ -149,6 +149,19 @@ def dense() -> tuple[np.ndarray, dict[str, np.ndarray]]:
         return x, {name: oracle(x.astype("float64")) for name, (_, oracle, _) in FUNCTIONS.items()}
 
 
+def test_exp_of_lanes_that_vanish_beside_others(path: str) -> None:
+    """As masked scores lie beside those that count: the bits are those of each lane among its equals."""
+    beside = np.array([0, -1.5, 88, np.nan, -90, 90, -103.9], "float32")
+    gone = np.array([-np.inf, -104.1, -1e4, -3e38], "float32")
+    mixed = rng.permutation(np.repeat([*beside, *gone], 60).astype("float32"))
+    (got,) = compute([E.exp(x32)], mixed)
+    for x in (*beside, *gone):
+        (alone,) = compute([E.exp(x32)], np.full(64, x))
+        np.testing.assert_array_equal(got[mixed == x if x == x else np.isnan(mixed)].view("uint32"), alone.view("uint32")[0])
+    assert not got[np.isin(mixed, gone)].view("uint32").any()
+    assert got[mixed == np.float32(-103.9)].all()
+
+
 def test_functions_are_accurate(path: str) -> None:
     x, exact = dense()
     got = compute([f(x32) for f, _, _ in FUNCTIONS.values()], x)
@@ -610,6 +623,36 @@ def test_map_and_cast_gradients() -> None:
 def test_where_gradient() -> None:
     c = rng.random((3, 4)) < 0.5
     check_gradient(ops.Where(), c, normal(4, dtype="float64"), normal(3, 1, dtype="float64"))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("op", [ops.Gelu(), ops.Gelu(approximate="tanh"), ops.Swish(), ops.Sigmoid(), ops.Tanh(), ops.Mish(),
+                                ops.Div()], ids=str)
+def test_gradients_in_16_bits_round_once(op: Op, dtype: str) -> None:
+    """As PyTorch's kernels compute them: within half a unit of what float64 makes of the same numbers, but for float32's own error."""
+    binary = isinstance(op, ops.Div)
+    operands = [x.astype(dtype) for x in ([normal(500), 0.5 + normal(500) ** 2] if binary else [2 * normal(500)])]
+    graph, (upper,), made = gradient_graph(op, operands)
+    (value, *_,) = op.reference(*operands)
+    x, y, g = [Var(i, "float64") for i in range(len(operands))], Var(8, "float64"), Var(9, "float64")
+    given = dict(enumerate(a.astype("float64") for a in operands)) | {8: value.astype("float64"), 9: upper.astype("float64")}
+    found = evaluate(graph, {f"x{i}": a for i, a in enumerate(operands)})
+    for i, v in enumerate(made):
+        gradient = op.gradient(i, x, (y,), (g,))                                # type: ignore[attr-defined]
+        exact = E.evaluate(gradient, [given.get(k, np.zeros(0)) for k in range(10)])
+        assert v is not None
+        unit = np.abs(np.spacing(exact.astype("float32"))) * 2.0 ** (13 if dtype == "float16" else 16)
+        least = 2.0 ** -24 if dtype == "float16" else 0.0
+        assert (np.abs(found[v.name].astype("float64") - exact) <= 0.501 * np.maximum(unit, least) + 4e-6).all()
+
+
+def test_one_operation_is_differentiated_in_its_own_type() -> None:
+    """It rounds once by itself; and operators of a chain round each, as they are written."""
+    low, up = Var(0, "bfloat16"), Var(1, "bfloat16")
+    assert ops.Mul().gradient(0, (low, up), (low,), (up,)) is up * up
+    assert ops.Relu().gradient(0, (low,), (low,), (up,)) is where(low <= 0, 0, up)
+    chain = ops.Map(exprs=(E.exp(low) * low,))
+    assert all(n.dtype == "bfloat16" for n in E.postorder([chain.gradient(0, (low,), (low,), (up,))]))
 
 
 KINKS: list[tuple[Op, str]] = [

@@ -9,12 +9,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..graph import FLOATS, Builder, Op, TensorType, Value, broadcast_shapes, op
+from ..graph import FLOATS, HALVES, Builder, Op, TensorType, Value, broadcast_shapes, op
 from ..graph.op import Types
 from ..graph.sample import Sample, sample
 from ..graph.work import Work, map_work
 from ..kernels.elementwise import expr as scalar
-from ..kernels.elementwise.expr import Expr, Var, cast, derivative, is_zero, plus, substitute, times
+from ..kernels.elementwise.expr import EXACT, OPERATIONS, Expr, Var, cast, derivative, is_zero, plus, substitute, times
 from ..kernels.elementwise.loops import elementwise_call
 from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call, In, Out
@@ -73,9 +73,18 @@ class Elementwise(Op):
         return (self.expr(*_variables(inputs)),)
 
     def gradient(self, index: int, x: Sequence[Expr], y: Sequence[Expr], g: Sequence[Expr | None]) -> Expr:
-        """The gradient of input `index` from those of all outputs (None: zero)."""
-        assert g[0] is not None
-        return self.pullback(index, x, y[0], g[0])
+        """The gradient of input `index` from those of all outputs (None: zero).
+
+        Of 16-bit values it is computed in float32 and rounded once, as PyTorch's kernels do it: a chain rounded after
+        every step would lose bits, and takes twice the time.
+        """
+        upper = g[0]
+        assert upper is not None
+        e = self.pullback(index, x, y[0], upper)
+        if sum(n.dtype in HALVES and n.op in OPERATIONS and n.op not in EXACT for n in scalar.postorder([e])) < 2:
+            return e
+        wide = [cast(v, "float32") if v.dtype in HALVES else v for v in (*x, y[0], upper)]
+        return self.pullback(index, wide[:-2], wide[-2], wide[-1])
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         present = [t for t in types if t is not None]
