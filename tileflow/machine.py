@@ -36,6 +36,7 @@ from .system.text import one_line
 from .tiles.hardware.chip import CHIPS, Chip, MatrixUnit, chip
 from .tiles.hardware.energy import Energy
 from .tiles.hardware.fabric import Fabric
+from .tiles.machine import Analyses
 from .tiles.tiled import TileProgram
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ class Program:
         self.options, self.training, self.name = options, training, name
         self._model, self._inputs = model, inputs
         self.compilation: Compilation = self._make(False)(training, options)
+        self._analyses = Analyses(self.compilation.program)
 
     def __repr__(self) -> str:
         return (
@@ -133,7 +135,7 @@ class Program:
                 f"{', '.join(renamed(changes)) or 'Another machine'} would change the program itself; compile it so, "
                 "or give it to study(), which compiles what it needs."
             )
-        return analyzed(self.compilation, chosen)
+        return analyzed(self.compilation, chosen, self._analyses)
 
     def study(
         self,

@@ -252,9 +252,24 @@ def test_settings_that_share_most_are_given_together(program):
     options = [(i, program.options.clone(machine=c)) for i, c in enumerate(chips(30))]
     given = crew.batches(options, 2)
     assert sorted(i for batch in given for i, _ in batch) == list(range(30))
-    assert {len(b) for b in given} <= {3}
-    keys = [o.machine.key_of_cycles for batch in given for _, o in batch]
-    assert sum(a != b for a, b in itertools.pairwise(keys)) == len(set(keys)) - 1
+    assert {len(b) for b in given} <= {1, 2, 3}
+    keys = [{o.machine.key_of_cycles for _, o in batch} for batch in given]
+    assert {len(alike) for alike in keys} == {1}
+    assert sum(a != b for a, b in itertools.pairwise(keys)) == len(set.union(*keys)) - 1
+    assert [i for group in crew.together(options) for i, _ in group] == [i for batch in given for i, _ in batch]
+
+
+def test_a_process_goes_on_with_the_chip_that_it_has(program):
+    options = [(i, program.options.clone(machine=c)) for i, c in enumerate(chips(30))]
+    waiting = crew.batches(options, 2)
+    first = crew.next_batch(waiting, "", set())
+    key = crew.costs(first[0])
+    assert crew.costs(crew.next_batch(waiting, key, {key})[0]) == key
+    assert crew.costs(crew.next_batch(waiting, "another", {key})[0]) != key
+    rest = [crew.next_batch(waiting, key, {key}) for _ in range(len(waiting))]
+    assert not waiting
+    own = [crew.costs(batch[0]) == key for batch in rest]
+    assert own == sorted(own, reverse=True)
 
 
 @pytest.mark.exhaustive

@@ -60,7 +60,8 @@ def handmade(layers: int = 3, tiles: int = 1472, scale: float = 1.0, chip: str =
     seconds = cycles / machine.clock_hz
     streams = [Transfer("x", True, 4096, 171, 4), Transfer("relu.2", False, 4096, 171, 4)]
     found = SimpleNamespace(
-        transfers=streams, host_cycles=8 * 171, streaming_cycles=0, off_chip={}, shares=Shares(), gather_cycles=0, io=HostIO(0, 8 * 171, (1.0, 1.0)),
+        transfers=streams, host_cycles=8 * 171, streaming_cycles=0, off_chip={}, facts={},
+        shares=Shares(), gather_cycles=0, io=HostIO(0, 8 * 171, (1.0, 1.0)),
         ipus=[], links=None, away=None, measured=None, idle_tiles=0, whole=machine,
         tried=[], collectives=[], rearranged=[0] * len(steps), samples_per_update=made.rows_per_period,
         memory_schedule=SimpleNamespace(of={}, storages=[]), peak_step=np.full(tiles, -1),

@@ -23,6 +23,7 @@ from ..feed import wire
 from ..options.options import Options
 from ..program import file
 from ..system.errors import TileflowError, UnsupportedError
+from ..tiles.machine import Analyses
 from .planning import machine
 from .point import Point
 from .search import planned, point_of
@@ -35,17 +36,39 @@ _BEGIN = (  # programs find operators by their names
 )
 
 
-def batches(settings: Sequence[tuple[int, Options]], processes: int) -> list[list[tuple[int, Options]]]:
-    """Settings in the order in which they share most: chips with the same plans together, of one bound after the
-    other's."""
+Numbered = tuple[int, Options]
 
-    def alike(setting: tuple[int, Options]) -> Any:
+
+def costs(setting: Numbered) -> str:
+    """What makes chips of settings the same in all that a plan costs."""
+    return repr(machine(setting[1]).key_of_cycles)
+
+
+def together(settings: Sequence[Numbered]) -> list[list[Numbered]]:
+    """Settings in the order in which they share most: chips with the same costs in one list, those with the same plans
+    one after the other, from the least bytes to the most."""
+    groups: dict[str, list[tuple[Any, Numbered]]] = {}
+    for setting in settings:
         chip = machine(setting[1])
-        return repr(chip.key_of_cycles), chip.bytes_per_tile, repr(setting[1].available_memory_proportion)
+        of = chip.bytes_per_tile, repr(setting[1].available_memory_proportion), setting[0]
+        groups.setdefault(costs(setting), []).append((of, setting))
+    return [[setting for _, setting in sorted(groups[key], key=lambda one: one[0])] for key in sorted(groups)]
 
-    ordered = sorted(settings, key=alike)
-    size = max(1, min(AT_ONCE, len(ordered) // (4 * processes)))
-    return [ordered[i : i + size] for i in range(0, len(ordered), size)]
+
+def batches(settings: Sequence[Numbered], processes: int) -> list[list[Numbered]]:
+    """The settings that a process is given at once: of chips with the same costs only."""
+    size = max(1, min(AT_ONCE, len(settings) // (4 * processes)))
+    return [group[i : i + size] for group in together(settings) for i in range(0, len(group), size)]
+
+
+def next_batch(waiting: list[list[Numbered]], had: str, taken: set[str]) -> list[Numbered]:
+    """Take the batch that a process does next: of the chip that it has had, else of one that none of `taken` is, so
+    that no two processes make the same plans while there are others."""
+    keys = [costs(batch[0]) for batch in waiting]
+    at = next((i for i, key in enumerate(keys) if key == had), None)
+    if at is None:
+        at = next((i for i, key in enumerate(keys) if key not in taken), 0)
+    return waiting.pop(at)
 
 
 class Crew:
@@ -109,13 +132,15 @@ class Crew:
         Raises:
             TileflowError: a process has ended.
         """
-        waiting = batches(settings, len(self._members))[::-1]
-        idle, busy = [c for _, c in self._members], list[Connection]()
+        waiting = batches(settings, len(self._members))
+        idle, busy, had = [c for _, c in self._members], list[Connection](), dict[Connection, str]()
         while waiting or busy:
             while waiting and idle:
                 busy.append(idle.pop())
+                batch = next_batch(waiting, had.get(busy[-1], ""), {*had.values()})
+                had[busy[-1]] = costs(batch[0])
                 with _alive():
-                    wire.send(busy[-1], (str(self._path), waiting.pop()))
+                    wire.send(busy[-1], (str(self._path), batch))
             for connection in [c for c in wait(busy) if isinstance(c, Connection)]:
                 with _alive():
                     done = wire.receive(connection)
@@ -154,11 +179,12 @@ def serve(descriptor: int) -> None:
         stamp = os.stat(path).st_mtime_ns, os.stat(path).st_ino
         if held.get("stamp") != stamp:
             try:
-                held = {"stamp": stamp, "program": Compilation(file.load(path))}
+                program = Compilation(file.load(path))
+                held = {"stamp": stamp, "program": program, "analyses": Analyses(program.program)}
             except TileflowError:
                 wire.send(connection, False)
                 continue
         for number, options in settings:
-            point = point_of(planned(held["program"], options))
+            point = point_of(planned(held["program"], options, held["analyses"]))
             wire.send(connection, (number, point))
         wire.send(connection, None)

@@ -12,7 +12,7 @@ from ..compiler import Compilation
 from ..options.options import Options
 from ..system.errors import OptionError
 from ..system.text import shown
-from .crew import Crew
+from .crew import Crew, together
 from .found import Exploration, ExplorationInterrupted, made
 from .grid import Setting
 from .point import Point
@@ -80,5 +80,6 @@ def _run(search: Search[Point], settings: Sequence[Setting], make: Make, so_far:
                 for i, point in crew.points([(i, settings[i].options) for i in members]):
                     found(i, point)
                 continue
-            for i in members:
-                found(i, point_of(model.tried(settings[i].options)))
+            for group in together([(i, settings[i].options) for i in members]):
+                for i, options in group:
+                    found(i, point_of(model.tried(options)))

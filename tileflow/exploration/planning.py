@@ -21,7 +21,7 @@ from ..system.errors import OptionError, ReportError
 from ..system.files import replace_by
 from ..system.reading import read_text
 from ..tiles.hardware.chip import Chip, chip
-from ..tiles.machine import TileProgram, analyze
+from ..tiles.machine import Analyses, TileProgram
 from ..tiles.plans.plan import TileOptions, step_names
 from ..tiles.plans.planner import export_plans, import_plans
 
@@ -151,10 +151,14 @@ def check_machine(compilation: Compilation, options: Options) -> None:
     _check_ipus([name for name in given if _IPU.fullmatch(name)] if isinstance(given, Mapping) else [], ipus)
 
 
-def analyzed(compilation: Compilation, options: Options) -> TileProgram:
-    """A compiled program on the options' chip; OptionError where a name in the options fits nothing."""
+def analyzed(compilation: Compilation, options: Options, analyses: Analyses | None = None) -> TileProgram:
+    """A compiled program on the options' chip; OptionError where a name in the options fits nothing.
+
+    Args:
+        analyses: those of the program, where there are others of it.
+    """
     check_machine(compilation, options)
-    tiled = analyze(compilation.program, machine(options), tile_options(options))
+    tiled = (analyses or Analyses(compilation.program)).on(machine(options), tile_options(options))
     check_patterns(tiled, options)
     return tiled
 

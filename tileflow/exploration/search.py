@@ -13,6 +13,7 @@ from ..compiler import Compilation
 from ..options.options import Options, declarations
 from ..system.errors import TileflowError
 from ..system.text import one_line
+from ..tiles.machine import Analyses
 from ..tiles.system.ipus import counts
 from ..tiles.tiled import Changes, TileProgram
 from .planning import analyzed, any_number, bytes_per_ipu
@@ -89,6 +90,7 @@ class Planner:
         if compilation is not None:
             self._given[program_key(self.options)] = compilation
         self._made = self._given
+        self._analyses: Analyses | None = None
 
     def changed(self, changes: Changes) -> Outcome:
         """What comes of the options of the beginning with some of them changed."""
@@ -100,7 +102,11 @@ class Planner:
     def tried(self, options: Options) -> Outcome:
         """What comes of these options. A program that cannot be compiled fails all settings that share it."""
         program = self.program(options)
-        return Outcome(error=program) if isinstance(program, Exception) else planned(program, options)
+        if isinstance(program, Exception):
+            return Outcome(error=program)
+        if self._analyses is None or self._analyses.program is not program.program:
+            self._analyses = Analyses(program.program)
+        return planned(program, options, self._analyses)
 
     def program(self, options: Options) -> Compilation | Exception:
         """The model compiled with these options, or why it cannot be."""
@@ -116,10 +122,10 @@ class Planner:
             return error
 
 
-def planned(program: Compilation, options: Options) -> Outcome:
-    """What comes of a compiled program with these options of the machine."""
+def planned(program: Compilation, options: Options, analyses: Analyses) -> Outcome:
+    """What comes of a compiled program with these options of the machine; analyses: those of the program so far."""
     try:
-        return Outcome(analyzed(program, options))
+        return Outcome(analyzed(program, options, analyses))
     except Exception as error:
         return Outcome(error=error)
 

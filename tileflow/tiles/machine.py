@@ -9,32 +9,25 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping as Dict
+from typing import Any
 
-from ..graph import Graph, Node, with_inside
-from ..graph.composite import declares, expanded, trimmed
-from ..graph.work import Contraction, Map, Staged, Work, sized
+from ..graph.work import Contraction
 from ..program import schedule as order
 from ..program.program import Program
-from ..strategy.cut import staged
 from ..system.errors import OptionError
-from .hardware.chip import Chip, device_dtype
-from .hardware.functions import raised
+from .hardware.chip import EIGHT_BIT_UNIT, Chip, device_dtype
 from .hardware.io import Transfer, buffers, computing, hand_over, host_io
 from .placing.choose import Chooser
-from .placing.layout import NOTHING, Layouts, Rearrangement
 from .placing.memory import Memory, measure
-from .placing.widened import multiplied, widening
+from .placing.place import Placement, placed
 from .plans.plan import OpPlan, Phases, TileOptions, TileStep, node_name
-from .plans.planner import PlanCache, by_name
-from .plans.spread import on_device
-from .program.order import weight_by_weight
-from .program.recompute import recomputed
-from .program.schedule import ScheduledNode, Storage, entries_of, schedule
+from .plans.planner import PlanCache
+from .prepared import Prepared, prepare
+from .program.schedule import Storage
 from .program.turns import counted
-from .system.ipus import Ipu, Links, Placed, Places, Streaming, worst_of
+from .system.ipus import Ipu, Links, Placed, Streaming, worst_of
 from .system.links import collective, waits
-from .system.locations import GROUPS, OFF_CHIP_FROM, OffChip, group_of, offload
-from .system.sharding import SHARDED_FROM, Shares, shared_out
+from .system.locations import group_of
 from .system.streaming import streaming_cycles
 from .tiled import Contributor, TileProgram
 
@@ -42,6 +35,8 @@ _SHARED: PlanCache = {}
 """Plans and works already made in this process: analyses of one program (a sweep, the levers of an error) share nearly all."""
 _SHARED_MOST = 100_000
 
+MOST_PLACED = 12
+"""Placements that analyses of a program keep: of a small one, all numbers of tiles of a chip."""
 FEW_POINTS = 1 << 20
 """Computed by all operators in an update: of programs of up to so many, plans on a part of the tiles are candidates. It
 says nothing of the chip, so that a chip of twice the tiles has all candidates of the other. Larger programs are planned
@@ -55,23 +50,66 @@ def analyze(program: Program, chip: Chip, options: TileOptions | None = None, ca
     (FEW_POINTS) is planned for a half, a quarter ... of the tiles as well, so that a chip of twice the tiles never
     takes more cycles; the quickest plan is given.
     """
-    options = options or TileOptions()
-    if len(_SHARED) > _SHARED_MOST:
-        _SHARED.clear()
-    program = _in_parts(program)
-    if options.recompute or (program.staging is not None and program.staging.recompute):
-        program = recomputed(program)
-    program, shares = _shared_out(staged(program), options)
-    program, cache = weight_by_weight(program), _SHARED if cache is None else cache
-    whole = _Analysis(program, chip, options, cache, shares)
-    best, tiles = whole.run(), chip.tiles // 2
-    while whole.points <= FEW_POINTS and tiles > options.num_io_tiles:
-        try:
-            fewer = _Analysis(program, chip, options, cache, shares, tiles).run()
-        except OptionError:                                    # a pinned plan takes more tiles
-            break
-        best, tiles = min(best, fewer, key=order_of), tiles // 2
-    return best
+    return Analyses(program, cache).on(chip, options)
+
+
+class Analyses:
+    """A program, to be analysed on chip after chip, with these options or those: what does not depend on what has
+    changed is kept. Each analysis gives what it would give alone; the TilePrograms share tensors and places.
+
+    cache: plans already made; None: those of the process.
+    """
+
+    def __init__(self, program: Program, cache: PlanCache | None = None) -> None:
+        self.program, self.cache = program, _SHARED if cache is None else cache
+        self._prepared: dict[str, Prepared] = {}
+        self._placements: list[tuple[tuple[Any, ...], tuple[Any, ...], Placement, list[OpPlan]]] = []
+        """The latest, newest first: what it holds for, what it may hold for with other bounds, and its plans."""
+
+    def on(self, chip: Chip, options: TileOptions | None = None) -> TileProgram:
+        """As `analyze` does."""
+        options = options or TileOptions()
+        if len(_SHARED) > _SHARED_MOST:
+            _SHARED.clear()
+        prepared = self._prepare(chip, options)
+        best, tiles = _Analysis(prepared, chip, options, self).run(), chip.tiles // 2
+        while prepared.points <= FEW_POINTS and tiles > options.num_io_tiles:
+            try:
+                fewer = _Analysis(prepared, chip, options, self, tiles).run()
+            except OptionError:                                    # a pinned plan takes more tiles
+                break
+            best, tiles = min(best, fewer, key=order_of), tiles // 2
+        return best
+
+    def _prepare(self, chip: Chip, options: TileOptions) -> Prepared:
+        key = repr((_unbounded(options), EIGHT_BIT_UNIT in chip.matrix, chip.eight_bit_products))
+        found = self._prepared.get(key)
+        if found is None:                                          # one at a time is held
+            self._prepared = {key: (found := prepare(self.program, chip, options, self.cache))}
+        return found
+
+    def placed(self, prepared: Prepared, chip: Chip, options: TileOptions) -> tuple[Placement, list[OpPlan]]:
+        """Where everything lies, and the plan of each step."""
+        # Placements hold the works, so that others cannot have their number.
+        exact = id(prepared.works), chip.key, repr(options)
+        likely = id(prepared.works), chip.key_of_cycles, repr(_unbounded(options))
+        for key, _, placement, plans in self._placements:
+            if key == exact:
+                return placement, plans
+        chooser = Chooser(prepared.made, prepared.works, chip, options, self.cache, prepared.places.of_node)
+        for _, key, placement, _ in self._placements:
+            again = placement.again(chooser) if key == likely else None
+            if again is not None:
+                self._placements = [(exact, likely, placement, again), *self._placements[:MOST_PLACED - 1]]
+                return placement, again
+        made = placed(prepared.made.unplaced(), prepared.works, chip, chooser, prepared.shares.alike.values())
+        self._placements = [(exact, likely, made, made.plans), *self._placements[:MOST_PLACED - 1]]
+        return made, made.plans
+
+
+def _unbounded(options: TileOptions) -> TileOptions:
+    """The options without proportions."""
+    return dataclasses.replace(options, available_memory_proportion=0.0, per_op={}, per_ipu={})
 
 
 def order_of(tiled: TileProgram) -> tuple[bool, int, int]:
@@ -80,93 +118,42 @@ def order_of(tiled: TileProgram) -> tuple[bool, int, int]:
     return not tiled.fits, len(tiled.infeasible), tiled.cycles_per_update
 
 
-def _shared_out(program: Program, options: TileOptions) -> tuple[Program, Shares]:
-    """The program as one of the replicas runs it, where they keep shares of states."""
-    if not options.optimizer_sharded:
-        return program, Shares(options.replicas)
-    least = options.min_elements_sharded
-    of_weights = least.get("weights", SHARDED_FROM) if options.weights_sharded else None
-    return shared_out(program, options.replicas, least.get("optimizer", SHARDED_FROM), of_weights)
-
-
-def _in_parts(program: Program) -> Program:
-    """The program with the parts of the operators that do not say what they do."""
-    def parts(graph: Graph) -> Graph:
-        found = expanded(graph, lambda node: not declares(node.op, "work") and not node.op.regions)
-        return with_inside(trimmed(found), parts)
-    graphs = {name: parts(graph) for name, graph in program.parts.items()}
-    return program if graphs == program.parts else program.with_parts(graphs)
-
-
 class _Analysis:
-    """One run of analyze()."""
+    """A program on one number of tiles of a chip."""
 
-    def __init__(self, program: Program, chip: Chip, options: TileOptions, cache: PlanCache, shares: Shares,
+    def __init__(self, prepared: Prepared, chip: Chip, options: TileOptions, analyses: Analyses,
                  tiles: int | None = None) -> None:
         """tiles: of the chip that are used; None: all."""
-        self.program, self.options, self.cache, self.shares, self.machine = program, options, cache, shares, chip
-        self.idle = 0 if tiles is None else chip.tiles - tiles
+        self.program, self.shares, self.places, self.options = prepared.program, prepared.shares, prepared.places, options
+        self.machine, self.idle = chip, 0 if tiles is None else chip.tiles - tiles
         self.chip = chip = computing(dataclasses.replace(chip, tiles=chip.tiles - self.idle) if self.idle else chip,
                                      options.num_io_tiles)
-        self.known = {v: float(a.item()) for graph in program.graphs for v, a in graph.constants.items() if a.size == 1 and a.dtype.kind in "fiu"}
-        """Numbers that are known before the program runs."""
-        self.entries: list[ScheduledNode] = entries_of(program)
-        self.works = [self.work(e.node) for e in self.entries]
-        self.made = schedule(program, self.works, options.precision)
-        offload(program, self.made, {g: OffChip(options.min_elements_off_chip.get(g, OFF_CHIP_FROM)) for g in GROUPS
-                                     if getattr(options, f"{g}_off_chip")}, shares={name: shares.elements[name] for name in shares.weights})
-        self.layouts = Layouts(self.made, chip)
-        self._lay_shares()
-        self.places = Places(program, self.made)
-        self.chooser = Chooser(self.made, self.works, chip, options, cache, self.places.of_node)
-        self.collectives = self.places.collectives(chip, shares, options.shared_by)
+        self.placement, self.plans = analyses.placed(prepared, chip, options)
+        self.made, self.works = self.placement.made, self.placement.works
+        self.collectives = self.places.collectives(chip, self.shares, options.shared_by)
         self.infeasible: list[str] = []
 
-    @property
-    def points(self) -> int:
-        """That all operators compute in an update."""
-        return sum(w.points * self.made.repeats[e.part] for e, w in zip(self.entries, self.works, strict=True))
-
-    def work(self, node: Node) -> Work:
-        """What a node does, in the device's element types; a product to be serialized, in pieces (its gradients are serialized by
-        the pass that runs before autograd)."""
-        op = node.op
-        if node.origin.role == "forward" and self.options.serialized:
-            wanted = by_name(self.options.serialized, node.origin.sources)
-            op = (op.serialized(*wanted) if wanted else None) or op
-        inputs, outputs = tuple(None if v is None else v.type for v in node.inputs), tuple(v.type for v in node.outputs)
-        key = "work", op, inputs, outputs, self.options.precision
-        found = self.cache.get(key)
-        if found is None:
-            work = sized(op.work(inputs, outputs), [None if t is None else t.shape for t in inputs], [t.shape for t in outputs])
-            found = self.cache[key] = on_device(work, self.options.precision)
-        found = multiplied(node, found, self.chip)
-        second = node.inputs[1] if len(node.inputs) == 2 and isinstance(found, Map) else None
-        functions = found.functions if second is None or second not in self.known else raised(found.functions, self.known[second])
-        return found if functions is found.functions else dataclasses.replace(found, functions=functions)
-
     def run(self) -> TileProgram:
-        steps, rearranged = [], []
         fetched = {i: streaming_cycles(n, self.chip) for i, n in self._moved(by_io_tiles=False).items()}
         gathered, beside = self._gathers(), self._moved(by_io_tiles=True)
-        for i, (entry, work) in enumerate(zip(self.entries, self.works, strict=True)):
-            plan, extra = self.place(entry.node, work)
-            phases = plan.phases + extra.phases + Phases(exchange=fetched.get(i, 0) + gathered.get(i, 0))
+        steps = []
+        for i, (entry, work, plan, extra) in enumerate(zip(self.made.entries, self.works, self.plans, self.placement.brought,
+                                                           strict=True)):
+            phases, waited = plan.phases + extra.phases, fetched.get(i, 0) + gathered.get(i, 0)
+            if waited:
+                phases = phases + Phases(exchange=waited)
             if not plan.fits:
                 self.infeasible.append(f"{node_name(entry.node)}: no plan keeps its temporaries within {plan.bound_bytes:,} bytes a tile; the "
                                        f"least-memory plan takes {plan.temp_bytes:,}.")
             steps.append(TileStep(i, entry.part, entry.node, work, plan, phases, self.made.repeats[entry.part]))
-            rearranged.append(extra.nbytes)
-        for storage in self.made.storages:
-            if storage.mapping is None:
-                storage.mapping = self.layouts.linear(storage)
+        rearranged = [extra.nbytes for extra in self.placement.brought]
         self._count(steps)
         self.streaming, self.gathering = (sum(n * steps[i].times * steps[i].repeats for i, n in found.items()) for found in (fetched, gathered))
         self._wait_for(beside, fetched, steps)
         self.buffered = buffers([max(beside.values(), default=0)], self.options.num_io_tiles)
         if self.program.caller is None:
-            return self._result(steps, measure(self.made, steps, rearranged, self.chip), rearranged, self._cycles(steps, {}, {}), [])
-        placed = Placed(self.places, steps, self.chip)
+            return self._result(steps, self._measured(steps, rearranged), rearranged, self._cycles(steps, {}, {}), [])
+        placed = Placed(self.places, self.made, steps, self.chip)
         links = placed.links()
         ipus = placed.ipus(rearranged, _once(steps), links)
         away = placed.streaming()
@@ -177,6 +164,16 @@ class _Analysis:
             step.live_bytes = int(memory.liveness[i] - memory.always_live.max(initial=0))
         return self._result(steps, memory, rearranged, self._cycles(steps, links.cycles, away.cycles), ipus, links, away)
 
+    def _measured(self, steps: list[TileStep], rearranged: list[int]) -> Memory:
+        """Bytes per tile, which neither bounds nor rates change."""
+        if "memory" not in self.placement.facts:
+            memory = measure(self.made, steps, rearranged, self.chip)
+            self.placement.facts["memory"] = memory, [step.live_bytes for step in steps]
+        found: tuple[Memory, list[int]] = self.placement.facts["memory"]
+        for step, live in zip(steps, found[1], strict=True):
+            step.live_bytes = live
+        return found[0]
+
     def _count(self, steps: list[TileStep]) -> None:
         """Let the steps of branches and loops take what they take each time that their part runs."""
         cycles = {step.node: step.phases.total for step in steps}
@@ -185,45 +182,6 @@ class _Analysis:
             step.times = times[step.node]
             if step.times != 1:
                 step.phases = step.phases.times(step.times)
-
-    # ---- one operator ---------------------------------------------------------------------------------------------------
-
-    def place(self, node: Node, work: Work) -> tuple[OpPlan, Rearrangement]:
-        """Plan a node where its inputs are, and fix the places of its outputs."""
-        if node.op.alias is not None or not work.points:
-            plan: OpPlan = OpPlan({}, "none", Phases(), 0)
-            for value in node.operands:
-                self.layouts.settle(value, None) if self.made.of[value].kind == "activations" else None
-            self.layouts.produce(node, work, plan)
-            return plan, NOTHING
-        plan = self._plan(node, work)
-        extra = self.layouts.arrange(node, work, plan) + widening(node, work, plan, self.chip)
-        self.layouts.produce(node, work, plan)
-        return plan, extra
-
-    def _plan(self, node: Node, work: Work) -> OpPlan:
-        """Where an input lies, or as is best without regard to that, whichever takes fewer cycles with what must be brought; element-wise operators
-        stay where their input lies, unless that is few tiles."""
-        along = self.layouts.follow(node, work)
-        follows = isinstance(work, Map) and not isinstance(work, Staged)
-        if along is not None and follows and not self.layouts.crowded(node, along):
-            return along
-        own, others = self.chooser.plan(node, work), self.chooser.others(node, work)
-        if along is None and not others:
-            return own
-
-        def cost(plan: OpPlan) -> tuple[bool, int, int]:
-            extra = self.layouts.arrange(node, work, plan, settle=False)
-            beyond = own.bound_bytes is not None and plan.temp_bytes > own.bound_bytes
-            return beyond, plan.phases.total + extra.phases.total, plan.temp_bytes + extra.nbytes
-        return min((*([] if along is None else [along]), own, *others), key=cost)
-
-    def _lay_shares(self) -> None:
-        """What an update is given of one weight as shares lies alike, so that nothing travels within it."""
-        for values in self.shares.alike.values():
-            mapping = self.layouts.linear(self.made.of[values[0]]) if values else None
-            for value in values:
-                self.made.of[value].mapping = mapping
 
     def _moved(self, by_io_tiles: bool) -> dict[int, int]:
         """Bytes by step that come from streaming memory before it and go there after it: those that I/O tiles move while the others compute, or those
@@ -312,7 +270,7 @@ class _Analysis:
                            phases, cycles, seconds, samples / seconds, flops * replicas / seconds / 1e12,
                            flops / seconds / peak_flops / max(1, len(ipus)), worst, fits,
                            self.infeasible, transfers, self.streaming, memory.peak_step, self.made, rearranged, ipus,
-                           links, away, memory, self.collectives, self.shares, self.gathering, io, self.idle)
+                           links, away, memory, self.collectives, self.shares, self.gathering, io, self.idle, self.placement.facts)
 
 
 def _once(steps: list[TileStep]) -> dict[str, int]:
@@ -323,4 +281,4 @@ def _once(steps: list[TileStep]) -> dict[str, int]:
     return once
 
 
-__all__ = ["Contributor", "TileProgram", "Transfer", "analyze", "order_of"]
+__all__ = ["Analyses", "Contributor", "TileProgram", "Transfer", "analyze", "order_of"]

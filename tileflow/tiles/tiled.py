@@ -117,6 +117,8 @@ class TileProgram:
     """What streams of the host take; `chip` is that of the tiles that compute."""
     idle_tiles: int = 0
     """Of the machine, beside those: a small program may be quicker without them."""
+    facts: dict[str, Any] = field(default_factory=dict, repr=False)
+    """What follows from plans and places alone and was counted already: programs that have these in common share it."""
     find: Callable[[TileProgram], list[Lever]] | None = field(default=None, repr=False)
     """What looks for levers; None where it is not known what model the program is of."""
     _levers: list[Lever] | None = field(default=None, repr=False)

@@ -78,6 +78,10 @@ class Chooser:
             plan = self.cache[key] = plan_cut(work, self.chip, bound, kept)
         return plan
 
+    def offered(self, node: Node, work: Work) -> tuple[OpPlan, ...]:
+        """The plan of a node, and others."""
+        return self.plan(node, work), *self.others(node, work)
+
     def others(self, node: Node, work: Work) -> list[OpPlan]:
         """Plans beside the one that is best without regard to where inputs lie, which may be better with it."""
         if isinstance(work, Reduce):

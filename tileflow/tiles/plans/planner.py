@@ -12,11 +12,10 @@ from ...graph.work import Contraction, Gather, Scatter, Staged, Stepwise, Work
 from ...system.errors import OptionError
 from ..hardware.chip import Chip
 from ..hardware.vertex import itemsize
-from .candidates import grid, variants
 from .contraction import Canonical, canonical, elements
-from .cost import Costs, Variant, evaluate
+from .joint import Alike
 from .lookup import NOTHING, Kept, plan_lookup
-from .partition import COSTS, Frontier, Frontiers, build_plan, mark, partials_type
+from .partition import Frontier, Frontiers, partials_type
 from .pins import check_pin, pinned_plan, plan_to_dict
 from .plan import OpPlan, TileOptions
 from .putting import plan_put
@@ -24,6 +23,8 @@ from .spread import plan_spread
 from .staged import plan_staged
 from .stepwise import plan_stepwise
 
+MOST_JOINT = 64
+"""Layers whose joint plans are kept for other bounds: a megabyte each."""
 PlanCache = MutableMapping[Any, Any]
 """Plans already made: any mutable mapping. Contractions keep their whole frontier, so another bound costs no search."""
 
@@ -158,7 +159,9 @@ def plan_layer(forward: Contraction, input_gradient: Contraction | None, weight_
     separate = [plan_work(w, chip, bound_bytes, options, cache) for _, w in present]
     travel = _gradient_travel(canonical(forward, options.precision), chip) if weight_gradient is not None else 0.0
     apart = sum(p.phases.total for p in separate) + travel
-    joint = _joint(present, separate, travel, chip, bound_bytes, options.precision) if options.joint_plans and len(present) > 1 else None
+    joint = None
+    if options.joint_plans and len(present) > 1:
+        joint = _alike(present, chip, options.precision, cache).best(bound_bytes, separate[0].phases.total + travel)
     together = sum(p.phases.total for p in joint) if joint else np.inf
     chosen = joint if joint and together < apart and all(p.fits for p in joint) else separate
     plans = tuple(replace(p, notes={**p.notes, "joint": chosen is joint}) for p in chosen)
@@ -167,108 +170,21 @@ def plan_layer(forward: Contraction, input_gradient: Contraction | None, weight_
     return made
 
 
+def _alike(passes: Sequence[tuple[str, Contraction]], chip: Chip, precision: str, cache: PlanCache) -> Alike:
+    """The joint plans of a layer for every bound; the latest are kept."""
+    held: dict[Any, Alike] = cache.setdefault("joint", {})
+    key = tuple(passes), chip.key_of_cycles, precision
+    found = held.pop(key, None) or Alike([(name, canonical(work, precision)) for name, work in passes], chip, precision)
+    held[key] = found
+    if len(held) > MOST_JOINT:
+        del held[next(iter(held))]
+    return found
+
+
 def _gradient_travel(c: Canonical, chip: Chip) -> float:
     """Cycles that bring the weights' gradient, spread over all tiles, into the weights' layout."""
     share = np.ceil(elements(c.second, c.sizes) / chip.tiles) * itemsize(c.second.dtype)
     return float(np.ceil(share / chip.exchange_bytes_per_cycle)) + chip.sync_cycles
-
-
-def _axes_of_pass(name: str, f: Canonical, g: Canonical) -> dict[str, tuple[str, ...]] | None:
-    """For each axis of a gradient the forward axes it stands for; None where the two do not correspond.
-
-    Convolutions use the same axes in all passes. A product's gradient sums over the forward channels (input) or rows (weight);
-    its two other axes are told apart by size.
-    """
-    if f.sizes == g.sizes:
-        roles_f, roles_g = dict(f.roles), dict(g.roles)
-        summed = "n" if name == "input" else "m"
-        if f.windowed or {a for a, r in roles_g.items() if r == "k"} == {a for a, r in roles_f.items() if r == summed}:
-            return {a: (a,) for a in g.sizes}
-    if f.windowed or any(len(g.role(r)) != 1 for r in ("m", "n", "k")):
-        return None
-    summed, kept = ("n", ("m", "k")) if name == "input" else ("m", ("k", "n"))
-    size = {r: int(np.prod([f.sizes[a] for a in f.role(r)])) for r in ("m", "n", "k")}
-    names = {r: g.role(r)[0] for r in ("m", "n", "k")}
-    if g.sizes[names["k"]] != size[summed] or len(f.role("group")) != len(g.role("group")):
-        return None
-    for pair in (kept, kept[::-1]):
-        if (g.sizes[names["m"]], g.sizes[names["n"]]) == (size[pair[0]], size[pair[1]]):
-            groups = {b: (a,) for a, b in zip(f.role("group"), g.role("group"), strict=True)}
-            return {names["k"]: f.role(summed), names["m"]: f.role(pair[0]), names["n"]: f.role(pair[1]), **groups}
-    return None
-
-
-def _joint(passes: Sequence[tuple[str, Contraction]], separate: Sequence[OpPlan], travel: float, chip: Chip, bound: int | None,
-           precision: str) -> list[OpPlan] | None:
-    """The cheapest plans that cut all passes alike; None where none within the bound can be cheaper than separate ones.
-
-    No pass is cheaper than its own best plan but for the weights it does not exchange, so only forward plans that lose no more than
-    a joint plan can win are looked at.
-    """
-    forms = [canonical(w, precision) for _, w in passes]
-    f, partials = forms[0], partials_type(forms[0], precision)
-    base = next((v for v in variants(f, chip, partials) if v.kind == "amp" and not v.swap and not v.expand), None)
-    maps = [{a: (a,) for a in f.sizes}, *(_axes_of_pass(name, f, g) for (name, _), g in zip(passes[1:], forms[1:], strict=True))]
-    if base is None or None in maps:
-        return None
-    rows = grid(f, base, chip)
-    most = np.inf if bound is None else bound
-    forward = evaluate(chip, f, base, {a.name: rows[:, i] for i, a in enumerate(f.axes)})
-    rows = rows[(forward.temp <= most) & (forward.cycles <= separate[0].phases.total + travel + _resident(f, chip, rows))]
-    if not len(rows):
-        return None
-    at = {a.name: i for i, a in enumerate(f.axes)}
-    total, chosen = np.zeros(len(rows)), []
-    for (name, _), g, axes in zip(passes, forms, maps, strict=True):
-        assert axes is not None
-        made = _cheapest_alike(name, f, g, base, {a: tuple(at[x] for x in axes[a]) for a in g.sizes}, rows, chip, partials, most)
-        if made is None:
-            return None
-        total = total + made[0]
-        chosen.append(made[1:])
-    winner = int(total.argmin())
-    if not np.isfinite(total[winner]):
-        return None
-    plans = []
-    for (name, _), g, (costs, v, parts) in zip(passes, forms, chosen, strict=True):
-        plan = build_plan(chip, g, v, None, parts[winner], {n: float(getattr(costs, n)[winner]) for n in COSTS})
-        if name == "input":
-            plan = replace(plan, notes={**plan.notes, "resident": int(_resident(f, chip, parts[winner:winner + 1])[0])})
-        plans.append(mark(plan, bound))
-    return plans
-
-
-def _cheapest_alike(name: str, f: Canonical, g: Canonical, base: Variant, columns: Mapping[str, tuple[int, ...]], rows: np.ndarray, chip: Chip,
-                    partials: str, most: float) -> tuple[np.ndarray, Costs, Variant, np.ndarray] | None:
-    """One pass cut as the forward rows are: its cycles per row (infinite above `most` bytes), costs, variant and parts; of the matrix
-    unit's variants the one with the cheapest row."""
-    found: tuple[np.ndarray, Costs, Variant, np.ndarray] | None = None
-    grains = {a: int(np.prod([base.grain(f.axes[i].name) for i in columns[a]])) for a in g.sizes}
-    parts = np.stack([_tight(np.prod(rows[:, list(columns[a.name])], axis=1), a.size, grains[a.name]) for a in g.axes], 1)
-    for v in variants(g, chip, partials):
-        if v.kind != "amp":
-            continue
-        v = replace(v, grains=tuple(sorted(grains.items())))
-        costs = evaluate(chip, g, v, {a.name: parts[:, i] for i, a in enumerate(g.axes)})
-        if name == "input":
-            costs.exchange = np.maximum(0, costs.exchange - _resident(f, chip, parts))
-        cycles = np.where(costs.temp <= most, costs.cycles, np.inf)
-        if found is None or cycles.min() < found[0].min():
-            found = cycles, costs, v, parts
-    return found
-
-
-def _tight(parts: np.ndarray, size: int, grain: int) -> np.ndarray:
-    """The smallest numbers of parts with the same extents."""
-    runs = -(-size // grain)
-    return np.ceil(runs / np.ceil(runs / np.minimum(parts, max(1, runs))))
-
-
-def _resident(f: Canonical, chip: Chip, parts: np.ndarray) -> np.ndarray:
-    """Cycles of exchange saved where a tile's own share of the weights stays with it: weights over all tiles, once."""
-    used = np.maximum(1, parts.prod(1))
-    share = elements(f.second, f.sizes) * itemsize(f.second.dtype) / used
-    return np.floor(share / (chip.exchange_bytes_per_cycle * chip.tiles_per_bus))
 
 
 def export_plans(plans: Mapping[str, OpPlan]) -> dict[str, Any]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ...graph import Branches, Graph, Node, State, Turns, Value
@@ -98,6 +99,14 @@ class MemorySchedule:
     """What goes to the host per micro-batch."""
     streamed: dict[Storage, str] = field(default_factory=dict)
     """The part that each of these enters or leaves."""
+
+    def unplaced(self) -> MemorySchedule:
+        """The same with tensors of its own, to be given places."""
+        held = (*self.storages, *self.of.values(), *self.inputs, *self.outputs, *self.streamed)
+        own = {storage: copy(storage) for storage in dict.fromkeys(held)}
+        return replace(self, storages=[own[s] for s in self.storages], of={v: own[s] for v, s in self.of.items()},
+                       inputs=[own[s] for s in self.inputs], outputs=[own[s] for s in self.outputs],
+                       streamed={own[s]: part for s, part in self.streamed.items()})
 
     def layer(self, node: Node) -> str:
         """The layer (or source node) that a node belongs to; a weight's update belongs to the layer of the weight."""

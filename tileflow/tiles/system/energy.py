@@ -8,10 +8,13 @@ loops as their cycles are.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
+
+import numpy as np
 
 from ...graph.work import Contraction, Gather
 from ...program import schedule as order
@@ -37,18 +40,23 @@ _BESIDE = {"links": "link_byte", "streaming memory": "streaming_byte", "host": "
 class Consumption:
     """Joules of one weight update (inference: one micro-batch) of all replicas, as (least, most).
 
-    steps: of each operator in turn, by `ON_TILES`. categories: of all, by `CATEGORIES`; those of `ON_TILES` are the
-    operators' sums. uncounted: what the program does and nothing is known of. total: least, and most, of what is
-    counted. board: at the published power of the IPUs with their boards, everything included; None where none is.
-    samples, seconds: of that update.
+    by_step: of each operator in turn what it takes of each of `ON_TILES`, float64[ON_TILES, steps, 2]. categories: of
+    all, by `CATEGORIES`; those of `ON_TILES` are the operators' sums. uncounted: what the program does and nothing is
+    known of. total: least, and most, of what is counted. board: at the published power of the IPUs
+    with their boards, everything included; None where none is. samples, seconds: of that update.
     """
 
-    steps: list[Mapping[str, Bounds]]
+    by_step: np.ndarray
     categories: Mapping[str, Bounds]
     uncounted: tuple[str, ...]
     board: Bounds | None
     samples: int
     seconds: float
+
+    @functools.cached_property
+    def steps(self) -> list[Mapping[str, Bounds]]:
+        """Of each operator in turn, by `ON_TILES`."""
+        return [dict(zip(ON_TILES, map(tuple, each), strict=True)) for each in self.by_step.swapaxes(0, 1).tolist()]
 
     @property
     def total(self) -> Bounds:
@@ -93,6 +101,7 @@ class Planned(Protocol):
     links: Links | None
     collectives: list[Collective]
     shares: Shares
+    facts: dict[str, Any]
 
     @property
     def samples_per_update(self) -> int: ...
@@ -108,22 +117,23 @@ def consumption(tiled: Planned, ipus: int) -> Consumption:
             uncounted.add(name)
         return _times(bounds, amount)
 
-    steps: list[Mapping[str, Bounds]] = []
-    for step, moved in zip(tiled.steps, tiled.rearranged, strict=True):
-        each = known.operation.get(_dtype(step)), known.tile_byte, known.exchange_byte
-        amounts = _amounts(step, moved, tiled.chip)
-        steps.append({name: priced(name, bounds, amounts[name] * replicas)
-                      for name, bounds in zip(ON_TILES, each, strict=True)})
+    dtypes, amounts = _amounts_of(tiled)
+    by_step = np.zeros((len(ON_TILES), len(tiled.steps), 2))
+    for dtype in np.unique(dtypes):
+        of, each = np.flatnonzero(dtypes == dtype), (known.operation.get(str(dtype)), known.tile_byte, known.exchange_byte)
+        for i, (name, bounds) in enumerate(zip(ON_TILES, each, strict=True)):
+            priced(name, bounds, amounts[i, of].any())
+            by_step[i, of] = np.multiply.outer(amounts[i, of] * replicas, bounds or (0.0, 0.0))
     beside = {
         "links": _linked(tiled) * replicas,
         "streaming memory": _streamed(tiled) * replicas,
         "host": float(sum(t.nbytes * t.repeats for t in tiled.transfers)) * replicas,
         "idle": tiled.seconds_per_update * ipus,
     }
-    categories = {name: _sum(s[name] for s in steps) for name in ON_TILES}
+    categories = {name: _sum((a, b) for a, b in own) for name, own in zip(ON_TILES, by_step.tolist(), strict=True)}
     categories |= {name: priced(name, getattr(known, _BESIDE[name]), amount) for name, amount in beside.items()}
     return Consumption(
-        steps,
+        by_step,
         categories,
         tuple(n for n in CATEGORIES if n in uncounted),
         None if known.board_watts is None else _times(known.board_watts, tiled.seconds_per_update * ipus),
@@ -139,6 +149,16 @@ def _times(bounds: Bounds | None, amount: float) -> Bounds:
 def _sum(bounds: Iterable[Bounds]) -> Bounds:
     pairs = list(bounds)
     return math.fsum(p[0] for p in pairs), math.fsum(p[1] for p in pairs)
+
+
+def _amounts_of(tiled: Planned) -> tuple[np.ndarray, np.ndarray]:
+    """What each step computes in, and its `_amounts`, float64[ON_TILES, steps]."""
+    if "amounts" not in tiled.facts:
+        found = [_amounts(step, moved, tiled.chip) for step, moved in zip(tiled.steps, tiled.rearranged, strict=True)]
+        amounts = np.array([[float(each[name]) for each in found] for name in ON_TILES])
+        tiled.facts["amounts"] = np.array([_dtype(step) for step in tiled.steps]), amounts
+    made: tuple[np.ndarray, np.ndarray] = tiled.facts["amounts"]
+    return made
 
 
 def _dtype(step: TileStep) -> str:

@@ -135,12 +135,12 @@ class Places:
 class Placed:
     """Where the steps and tensors of a program in stages are."""
 
-    def __init__(self, places: Places, steps: list[TileStep], chip: Chip) -> None:
-        self.program, self.made, self.steps, self.chip = places.program, places.made, steps, chip
+    def __init__(self, places: Places, made: MemorySchedule, steps: list[TileStep], chip: Chip) -> None:
+        """made: the schedule of the places, with that of every tensor."""
+        self.program, self.made, self.steps, self.chip = places.program, made, steps, chip
         self.order = order.period(places.program.schedule)                      # what figures are given for
         self.depths = order.depths(places.program.schedule)                     # what waits, in all that runs
         self.of_part, self.often, self.ipu, self.numbers = places.of_part, places.often, places.ipu, places.numbers
-        made = self.made
         self.users: dict[Storage, list[int]] = {s: [] for s in made.storages}
         for i, step in enumerate(steps):
             for value in (*step.node.outputs, *step.node.operands):
