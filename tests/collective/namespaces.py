@@ -65,7 +65,8 @@ class TwoHosts:
     @staticmethod
     def can() -> bool:
         """Whether this computer can have them."""
-        return importlib.util.find_spec("mpi4py") is not None and not os.geteuid() and bool(shutil.which("ip")) and bool(shutil.which("unshare"))
+        return (importlib.util.find_spec("mpi4py") is not None and not os.geteuid()
+                and bool(shutil.which("ip")) and bool(shutil.which("unshare")))
 
     def _wait(self, space: str) -> None:
         """Until a link counts as up: packets flow up to a second before, while MPI's transports take no link that does
@@ -77,7 +78,7 @@ class TwoHosts:
 
     def start(self, *words: str, **environment: str) -> subprocess.Popen[str]:
         """`tileflow WORDS` on the first host."""
-        more = {"UCX_TLS": "tcp,self",                  # memory of one computer reaches across namespaces: real hosts have none
+        more = {"UCX_TLS": "tcp,self",  # memory of one computer reaches across namespaces: real hosts have none
                 "HYDRA_LAUNCHER": "ssh", "HYDRA_LAUNCHER_EXEC": str(self._shell), "PYTHONPATH": str(ROOT),
                 **environment}
         return subprocess.Popen(["ip", "netns", "exec", self.spaces[0], "unshare", "--uts", "sh", "-c",

@@ -33,7 +33,8 @@ def marked(mark: str) -> dict[int, int]:
                 if entry.name.isdigit() else {}
             if told.get(MARK) == mark and (entry / "stat").read_text().rpartition(") ")[2][0] != "Z":
                 rank = told.get("PMI_RANK") or told.get("TILEFLOW_PROCESS", "-1/").partition("/")[0]
-                script = str(SCRIPT).encode() in (entry / "cmdline").read_bytes() and b"launch" not in (entry / "cmdline").read_bytes()
+                command = (entry / "cmdline").read_bytes()
+                script = str(SCRIPT).encode() in command and b"launch" not in command
                 found[int(entry.name)] = int(rank) if script and rank.isdecimal() else -1
         except OSError:
             continue
@@ -84,8 +85,9 @@ def test_whatever_fails_ends_all_and_the_run_goes_on(seed, whole, tmp_path):
                 os.kill(pids[0], signal.SIGKILL if kind == "kill" else signal.SIGSTOP)
             (tmp_path / "failed").touch()
         said = communicated(launcher, SECONDS, (tmp_path / "failed").exists)[1]
-        if launcher.returncode:                                             # else it had come to its end before anything failed
-            assert f"Process {rank} of {size}" in said or (rank == 0 and ("torn" in said or "No space left" in said)), said
+        if launcher.returncode:  # else it had come to its end before anything failed
+            of_first = rank == 0 and ("torn" in said or "No space left" in said)
+            assert of_first or f"Process {rank} of {size}" in said, said
         assert over(lambda: not marked(str(tmp_path)), SECONDS)
     finally:
         if hosts is not None:

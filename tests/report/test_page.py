@@ -57,7 +57,9 @@ def test_names_keep_their_end(shown, one, tmp_path):
     slowest = max(found["steps"], key=lambda s: s["cycles_per_update"])
     slowest["name"] = "encoder.layers." * 12 + "(the end)/MatMul_1"
     page = opened(shown, tmp_path, found)
-    where = """(name => { const box = name.closest('.link, td'), inside = name.getBoundingClientRect(), outside = box.getBoundingClientRect();
+    where = """(name => {
+      const box = name.closest('.link, td'), inside = name.getBoundingClientRect();
+      const outside = box.getBoundingClientRect();
       return [inside.width > outside.width, Math.round(inside.right - outside.right) <= 1, name.textContent]; })"""
     cut, end, name = page(f"{where}(document.querySelector('.slowest .name bdi'))")
     assert (cut, end, name) == (True, True, slowest["name"])

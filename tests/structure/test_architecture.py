@@ -360,8 +360,8 @@ def documented(module: str, name: str) -> bool:
         return bool(found.__doc__)
     path = Path(importlib.import_module(module).__file__ or "")
     for before, after in pairwise(tree(path).body):
-        targets = before.targets if isinstance(before,
-                                               ast.Assign) else [before.target] if isinstance(before, ast.AnnAssign) else []
+        targets = (before.targets if isinstance(before, ast.Assign)
+                   else [before.target] if isinstance(before, ast.AnnAssign) else [])
         if name in {n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)}:
             return isinstance(after, ast.Expr) and isinstance(after.value,
                                                               ast.Constant) and isinstance(after.value.value, str)

@@ -84,7 +84,7 @@ class Mpi(Communicator):
 
     def alltoall(self, send: Sequence[np.ndarray], sizes: Sequence[int], what: str) -> list[np.ndarray]:
         found = [send[rank] if rank == self.rank else np.empty(n, np.uint8) for rank, n in enumerate(sizes)]
-        others = [(self.rank + step) % self.size for step in range(1, self.size)]           # not all to the same one first
+        others = [(self.rank + step) % self.size for step in range(1, self.size)]  # not all to the same one first
         come, go = [rank for rank in others if sizes[rank]], [rank for rank in others if send[rank].size]
         tag, states = zlib.crc32(what.encode()) % TAGS, [self._mpi.Status() for _ in (*come, *go)]
         self._wait(lambda: [*(self._all.Irecv([found[rank], self._mpi.BYTE], rank, tag) for rank in come),

@@ -37,7 +37,9 @@ def share_of(group: Communicator | None, replicas: int) -> ReplicaShare | None:
 
 def owner_of(group: Communicator | None, options: Options) -> ReplicaShare | None:
     """Whose slices of optimizer states this process keeps; None: it has all of them whole."""
-    return None if group is None or not options.optimizer_sharded else ReplicaShare(group.rank, group.size, apart=not group.on_one_host)
+    if group is None or not options.optimizer_sharded:
+        return None
+    return ReplicaShare(group.rank, group.size, apart=not group.on_one_host)
 
 
 def check_replicas(options: Options) -> None:

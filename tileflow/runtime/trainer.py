@@ -86,9 +86,11 @@ class Trainer:
         batch = self.options.combined_batch_size
         self.schedule = CallSchedule.of(len(self.train) // batch * batch if self.train.is_open else len(self.train), self.options)
         self._rest: dict[UpdateCall, TrainingModel] = {}
-        self._length = self.schedule.length         # updates of an epoch; of data that end where they end, those of the last one
+        # updates of an epoch; of data that end where they end, those of the last one
+        self._length = self.schedule.length
         self._told = False                          # somebody was told that lengths change
-        self._evaluated, self._figures = -1, dict[str, float | None]()          # the update at which the test data were measured last, and how
+        # the update at which the test data were measured last, and how
+        self._evaluated, self._figures = -1, dict[str, float | None]()
         self._group = current()
         self._stop = threading.Event()
         """The run ends early: of several processes, all have agreed to, after a signal has asked one of them."""
@@ -566,7 +568,8 @@ class Trainer:
         budget.require(sys.getsizeof(0.0) * max(0, missing), f"The learning rates of the {at.updates:,} updates that {path} tells of",
                        "restore it from a copy or train anew")
         self.session.assigned[LOSS_SCALE] = loss_scaling(made)
-        scale = tensors.setdefault(LOSS_SCALE, np.array(loss_scaling(made), np.float32))    # older files have no such state
+        # older files have no such state
+        scale = tensors.setdefault(LOSS_SCALE, np.array(loss_scaling(made), np.float32))
         if not (np.isfinite(scale) & (scale > 0)).all():
             raise CheckpointError(f"{path} holds {scale.reshape(-1)[0]} under {LOSS_SCALE}, and a loss scale is a finite number above 0; "
                                   "restore it from a copy or train anew.")
