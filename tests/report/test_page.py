@@ -408,7 +408,8 @@ def test_the_tree_has_the_cycles_of_the_schedule(shown, several, tmp_path):
 def test_the_trace_is_zoomed_and_moved(shown, several, tmp_path):
     page = opened(shown, tmp_path, several)
     tab(page, "execution")
-    total = round(several["totals"]["seconds"] * several["chip"]["clock_hz"])             # what is waited for the host included
+    # what is waited for the host included
+    total = round(several["totals"]["seconds"] * several["chip"]["clock_hz"])
 
     def span():
         low, high = (int(n.replace(",", "")) for n in text(page, ".choices p").removeprefix("Cycles ").split(" of ")[0].split(" to "))
