@@ -231,10 +231,11 @@ def _docstrings() -> tuple[dict[str, str], Mapping[str, str]]:
     names that are not there."""
     found: dict[str, str] = {}
     instead: Mapping[str, str] = {}
-    for path in sorted(ROOF.glob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(ROOF.glob("*.py"))}
+    classes = {name: node for tree in trees.values() for name, node in _classes(tree).items()}
+    for path, tree in trees.items():
         module = next((m for m, name in CALLED_OTHERWISE.items() if name == path.stem), None)
-        for where, node in _defined(tree):
+        for where, node in _defined(tree, classes):
             found.setdefault(where, _first(node))
             if module is not None:
                 found.setdefault(f"{module}.{where}", _first(node))
@@ -245,9 +246,13 @@ def _docstrings() -> tuple[dict[str, str], Mapping[str, str]]:
     return found, instead
 
 
-def _defined(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
-    """Functions and classes of a file, and what is in its classes, bases in the same file included."""
-    classes = {n.name: n for n in tree.body if isinstance(n, ast.ClassDef)}
+def _classes(tree: ast.Module) -> dict[str, ast.ClassDef]:
+    return {n.name: n for n in tree.body if isinstance(n, ast.ClassDef)}
+
+
+def _defined(tree: ast.Module, others: Mapping[str, ast.ClassDef]) -> Iterator[tuple[str, ast.AST]]:
+    """Functions and classes of a file, and what is in its classes and their bases, which may be `others`."""
+    classes = {**others, **_classes(tree)}
 
     def members(node: ast.ClassDef) -> Iterator[tuple[str, ast.AST]]:
         for inner in node.body:

@@ -37,14 +37,8 @@ from .autocasting import autocast
 from .blocks import BeginBlock, Block, BlockFunction, module_repr, removeBlocks
 from .data import AsynchronousDataAccessor, DataLoader
 from .errors import ConfigFileError, Error, RecoverableError, UnrecoverableError
-from .executor import (
-    PoplarExecutor,
-    inferenceModel,
-    load,
-    registerPostCompileHook,
-    registerPreCompileHook,
-    trainingModel,
-)
+from .executor import PoplarExecutor, inferenceModel, load, trainingModel
+from .hooks import registerPostCompileHook, registerPreCompileHook
 from .ops import *  # noqa: F403
 from .options import Options, TensorLocationSettings
 from .parsers import ICustomArgParser, registerCustomArgParser
