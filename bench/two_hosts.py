@@ -1,5 +1,5 @@
-"""Two network namespaces of this computer as two hosts, each with a name of its own and a link between them: for tests,
-as root."""
+"""Two network namespaces of this computer as two hosts, each with a name of its own and a link between them; as
+root."""
 from __future__ import annotations
 
 import importlib.util
@@ -9,10 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 import tileflow
 
@@ -31,24 +28,24 @@ exec ip netns exec {space} unshare --uts sh -c "hostname {name}; exec $*"
 """
 
 
-def mpiexec() -> str:
-    pytest.importorskip("mpi4py", reason="MPI is an extra: pip install 'tileflow-engine[mpi]'")
-    own = Path(sys.executable).parent / "mpiexec"
-    found = str(own) if own.exists() else shutil.which("mpiexec")
-    return found or pytest.skip("there is no mpiexec")
+class NoHosts(Exception):
+    """Why this computer cannot be two hosts."""
 
 
 class TwoHosts:
-    """The namespaces; commands run on the first."""
+    """The namespaces; commands run on the first.
+
+    Raises:
+        NoHosts: this computer cannot have them.
+    """
 
     def __init__(self, folder: Path) -> None:
-        mpiexec()
-        if os.geteuid() or not shutil.which("ip") or not shutil.which("unshare"):
-            pytest.skip("network namespaces as hosts need root, and iproute2 and util-linux")
+        if not self.can():
+            raise NoHosts("network namespaces as hosts need root, iproute2, util-linux and mpi4py")
         number = f"{os.getpid()}-{next(_numbers)}"
         self.spaces = [f"tf{number}{side}" for side in "ab"]
         if subprocess.run(["ip", "netns", "add", self.spaces[0]], capture_output=True, check=False).returncode:
-            pytest.skip("network namespaces cannot be made here: a container without that right")
+            raise NoHosts("network namespaces cannot be made here: a container without that right")
         self._ip("netns", "add", self.spaces[1])
         self._ip("link", "add", "link0", "netns", self.spaces[0], "type", "veth", "peer", "name", "link0", "netns",
                  self.spaces[1])
@@ -83,9 +80,8 @@ class TwoHosts:
                 **environment}
         return subprocess.Popen(["ip", "netns", "exec", self.spaces[0], "unshare", "--uts", "sh", "-c",
                                  f'hostname {NAMES[0]}; exec "$@"', "sh",
-                                 sys.executable, "-m", "tileflow", *words], env={**os.environ, **more},
-                                 stdout=subprocess.PIPE,
-                                stderr=subprocess.PIPE, text=True)
+                                 sys.executable, "-m", "tileflow", *words],
+                                env={**os.environ, **more}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def sent(self) -> int:
         """Bytes that the first host has sent to the second."""
@@ -123,12 +119,3 @@ class TwoHosts:
     @staticmethod
     def _ip(*words: str) -> str:
         return subprocess.run(["ip", *words], capture_output=True, text=True, check=True).stdout
-
-
-@pytest.fixture
-def two_hosts(tmp_path: Path) -> Iterator[TwoHosts]:
-    made = TwoHosts(tmp_path)
-    try:
-        yield made
-    finally:
-        made.close()

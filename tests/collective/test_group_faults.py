@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 from faulty_script import run
 from groups import forked
-from namespaces import ADDRESSES, ROOT, TwoHosts
+from namespaces import hosts_or_skip
 from served import communicated, over
 
+from bench.two_hosts import ADDRESSES, ROOT, TwoHosts
 from tileflow.runtime.checkpoint import load_checkpoint
 
 SCRIPT = Path(__file__).parent / "faulty_script.py"
@@ -69,7 +70,7 @@ def test_whatever_fails_ends_all_and_the_run_goes_on(seed, whole, tmp_path):
     kind = KINDS[seed % len(KINDS)]
     size = int(draw.integers(2, 4))
     rank, update, delay = int(draw.integers(size)), int(draw.integers(1, 25)), float(draw.random()) * 0.4
-    hosts = TwoHosts(tmp_path) if kind == "cut" or (seed // len(KINDS) % 2 and TwoHosts.can()) else None
+    hosts = hosts_or_skip(tmp_path) if kind == "cut" or (seed // len(KINDS) % 2 and TwoHosts.can()) else None
     rank = 1 if kind == "cut" else 0 if kind == "disk" else rank
     try:
         launcher = start(tmp_path, size, kind, rank, update, hosts)

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from namespaces import ADDRESSES, TwoHosts, two_hosts
+from namespaces import two_hosts
 from served import communicated, over
 from tileflow.errors import OptionError
 
+from bench.two_hosts import ADDRESSES, TwoHosts
 from tileflow.cli import main
 from tileflow.collective import hosts
 from tileflow.runtime.checkpoint import load_checkpoint
