@@ -10,7 +10,7 @@
     python -m bench bridge                             # a PyTorch module's call beside the engine's own
     python -m bench processes                          # two processes beside one with two threads; two hosts
     python -m bench compare before.json after.json     # two files of --json
-    python -m bench hardware --write docs/validation.md          # the tile machine against published figures of real chips
+    python -m bench hardware --write docs/validation.md  # the tile machine against published figures of real chips
     python -m bench tile-choices --write docs/precision.md
     python -m bench precision --write docs/precision.md          # accuracy and loss of training in 16 bits against float32
     python -m bench table results.json --readme README.md

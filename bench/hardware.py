@@ -148,7 +148,7 @@ class Line:
                           self.limited)
 
 
-# ---- networks ---------------------------------------------------------------------------------------------------------------
+# ---- networks --------------------------------------------------------------------------------------------------------
 
 def network(program: Callable[[], Program], options: TileOptions) -> Predict:
     """Samples a second of all replicas."""

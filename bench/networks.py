@@ -119,14 +119,15 @@ class ResNet(nn.Module):
         return self.head(y.flatten())
 
 
-# ---- EfficientNets (Tan and Le, 2019) with convolutions in groups of several channels (Masters et al., 2021) -----------------
+# ---- EfficientNets (Tan and Le, 2019) with convolutions in groups of several channels (Masters et al., 2021) ---------
 
 class Squeeze(nn.Module):
     """Each channel times a number from 0 to 1, by a small network of the means of all channels."""
 
     def __init__(self, channels: int, reduced: int) -> None:
         self.mean = nn.GlobalAvgPool()
-        self.narrow, self.wide, self.activation = nn.Conv2d(channels, reduced, 1), nn.Conv2d(reduced, channels, 1), nn.SiLU()
+        self.narrow, self.wide = nn.Conv2d(channels, reduced, 1), nn.Conv2d(reduced, channels, 1)
+        self.activation = nn.SiLU()
 
     def forward(self, x: Tensor) -> Tensor:                    # type: ignore[override]
         return x * self.wide(self.activation(self.narrow(self.mean(x)))).sigmoid()
@@ -140,7 +141,8 @@ class Inverted(nn.Module):
         middle = inputs * expand
         self.expand = ConvBlock(inputs, middle, 1, relu=False, norm=norm) if expand > 1 else None
         self.inside = ConvBlock(middle, middle, kernel, stride, relu=False, groups=max(1, middle // dim), norm=norm)
-        self.squeeze, self.project = Squeeze(middle, max(1, inputs // 4)), ConvBlock(middle, outputs, 1, relu=False, norm=norm)
+        self.squeeze = Squeeze(middle, max(1, inputs // 4))
+        self.project = ConvBlock(middle, outputs, 1, relu=False, norm=norm)
         self.activation, self.added = nn.SiLU(), stride == 1 and inputs == outputs
 
     def forward(self, x: Tensor) -> Tensor:                    # type: ignore[override]

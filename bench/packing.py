@@ -47,7 +47,8 @@ def networks() -> Iterator[tuple[Any, tuple[Any, ...], Any]]:
     yield TutorialNet(initial_weights(0)), (images(8, 1, 28, 28),), classes(8)
     activations = (nn.ReLU, nn.Sigmoid, nn.Tanh, nn.GELU, nn.SiLU, nn.Hardswish, nn.LeakyReLU)
     for activation in activations:
-        yield nn.Sequential(nn.Linear(20, 64), activation(), nn.LayerNorm(64), nn.Linear(64, 10)), (images(8, 20),), classes(8)
+        yield (nn.Sequential(nn.Linear(20, 64), activation(), nn.LayerNorm(64), nn.Linear(64, 10)),
+               (images(8, 20),), classes(8))
         yield (nn.Sequential(nn.Conv2d(3, 32, 3, 2, padding=1, bias=False), nn.BatchNorm2d(32), activation(),
                              nn.Conv2d(32, 32, 3, padding=1, groups=32, bias=False), nn.BatchNorm2d(32), activation(),
                              nn.Conv2d(32, 64, 1, bias=False), nn.BatchNorm2d(64), activation(),
@@ -115,7 +116,7 @@ def main(arguments: list[str]) -> None:
     from tileflow.kernels.machine import cache, pack
     target, paths = Path(arguments[0]), arguments[1:] or PATHS
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["TILEFLOW_CACHE_DIR"] = folder             # one for all paths: names tell them apart, and the driver is of none
+        os.environ["TILEFLOW_CACHE_DIR"] = folder  # one for all paths: names tell them apart, and the driver is of none
         for path in paths:
             subprocess.run([sys.executable, "-m", "bench.packing", "--collect", path], check=True,
                            env={**os.environ, **environment(path), "NUMBA_NUM_THREADS": "2"})

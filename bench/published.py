@@ -282,37 +282,38 @@ configuration, what [the tile machine](tiles.md) predicts for it, and between wh
   ends. The ranges stand where the constants do (`RANGES` in `tileflow/tiles/hardware/chip.py`) and were frozen before a
   line was compared.
 - **Inside**: the published figure lies in the interval, or no further from it than figures of one run differ (1 %; 2 %
-  where it is read off a chart), and the interval reaches at most 25 % from the prediction. **Wide**: it reaches further,
-  and says nothing.
-- **Held out**: not looked at before work on the machine had ended. Of the settings that were new when this page began, a
-  hash of machine and setting chose about half (`held_out` in `bench/hardware.py`); lines of one setting are held out
+  where it is read off a chart), and the interval reaches at most 25 % from the prediction. **Wide**: it reaches
+  further, and says nothing.
+- **Held out**: not looked at before work on the machine had ended. Of the settings that were new when this page began,
+  a hash of machine and setting chose about half (`held_out` in `bench/hardware.py`); lines of one setting are held out
   together. One correction came after they had been seen: tile-exact runs of weight gradients held more than their plans
   said, as folded taps were not counted where they are coefficients. It made ResNet-50 9 % slower.
-- **Soft**: quoted at second hand, read off a chart, or a configuration of which something had to be assumed; the section
-  on sources says what."""
+- **Soft**: quoted at second hand, read off a chart, or a configuration of which something had to be assumed; the
+  section on sources says what."""
 READING = """What is outside, and which part of the machine answers for it:
 
-- **Many replicas with few micro-batches** (ResNet-50 at 1.3 to 1.5 on 128 and 256 IPUs, EfficientNet-B4 at 1.2 to 1.3 on
-  256; within 10 % on 16): what replicas do together. They are one ring of IPU-Links here, whatever their number; real racks
-  are joined by gateways with two links of 100 Gbit/s each, and hosts wait for each other. Neither is simulated.
-- **ResNeXt-101** (1.3): groups of four channels on two IPUs. A quarter of its cycles is exchange and a tenth barriers, so the
-  constants alone move it by 15 % either way. Putting tensors in order, as PopLibs' planner counts it, took 4 % off, and of
-  EfficientNet-B4 with its groups of 16 channels 12 %; more was not found in documents.
-- **ViT-base** (1.6 to 1.7, from three sources), though BERT-Base, as large, is at 1.05: 197 tokens, a prime, where BERT has
-  128, so that heads and rows divide evenly in no way. Which phase is too cheap is not known.
-- **Float16 products with float32 sums** (0.8 to 0.95) are too slow, float32 ones (0.97 to 1.09) are not. The chart does not say
-  which type partial sums had; exchange is a fourth of the cycles here.
-- **Square products on the GC2, one on the C600** (1.3 to 2.1): the first library of the first chip, and one person's program.
-  The same vertices and the same exchange are within 10 % of a Bow's float32 products.
+- **Many replicas with few micro-batches** (ResNet-50 at 1.3 to 1.5 on 128 and 256 IPUs, EfficientNet-B4 at 1.2 to 1.3
+  on 256; within 10 % on 16): what replicas do together. They are one ring of IPU-Links here, whatever their number;
+  real racks are joined by gateways with two links of 100 Gbit/s each, and hosts wait for each other. Neither is
+  simulated.
+- **ResNeXt-101** (1.3): groups of four channels on two IPUs. A quarter of its cycles is exchange and a tenth barriers,
+  so the constants alone move it by 15 % either way. Putting tensors in order, as PopLibs' planner counts it, took 4 %
+  off, and of EfficientNet-B4 with its groups of 16 channels 12 %; more was not found in documents.
+- **ViT-base** (1.6 to 1.7, from three sources), though BERT-Base, as large, is at 1.05: 197 tokens, a prime, where BERT
+  has 128, so that heads and rows divide evenly in no way. Which phase is too cheap is not known.
+- **Float16 products with float32 sums** (0.8 to 0.95) are too slow, float32 ones (0.97 to 1.09) are not. The chart does
+  not say which type partial sums had; exchange is a fourth of the cycles here.
+- **Square products on the GC2, one on the C600** (1.3 to 2.1): the first library of the first chip, and one person's
+  program. The same vertices and the same exchange are within 10 % of a Bow's float32 products.
 - **Products of few columns** ([8192, 8192] by 16, 1.4): exchange of the large operand is spread perfectly.
 - **The triad** (0.17): the library's vertex, and two steps of it, against one written by hand.
 
-Memory: of BERT-Large 106 of 696 KB on the fullest tile were gradients of weights that waited for their fold at the end of
-a stage. PopART adds them at once, and so does the machine now: all four IPUs fit, as they did, where three were said not
-to by 4 to 9 %. The largest that remains on the first is the gradient of the table that embeddings and scores share: it
-waits for its second half in 5 copies (212 KB), which the vendor's `TiedGather` pattern avoids."""
-RANGES_SAY = """Of constants that are estimated, and of documented ones that are the most there can be. At either end all of
-them lie there at once, which is wider than chance would have it."""
+Memory: of BERT-Large 106 of 696 KB on the fullest tile were gradients of weights that waited for their fold at the end
+of a stage. PopART adds them at once, and so does the machine now: all four IPUs fit, as they did, where three were said
+not to by 4 to 9 %. The largest that remains on the first is the gradient of the table that embeddings and scores share:
+it waits for its second half in 5 copies (212 KB), which the vendor's `TiedGather` pattern avoids."""
+RANGES_SAY = """Of constants that are estimated, and of documented ones that are the most there can be. At either end
+all of them lie there at once, which is wider than chance would have it."""
 FAMILIES = {
     VERTICES: "One compute step without exchange.",
     PRODUCTS: "Operands are on the chip; exchange and barriers count.",
@@ -323,14 +324,14 @@ FAMILIES = {
 MISSING = """## Figures that no line stands for
 
 - **Exchange and barriers alone**: Jia et al. have tables of both (and of memory and of convolutions by size); only what
-  others quote of them was at hand, which gave the range of `exchange_bytes_per_cycle`. The vendor's emulator gave those of
-  `sync_cycles` and of copies; it is no measurement, so no line.
+  others quote of them was at hand, which gave the range of `exchange_bytes_per_cycle`. The vendor's emulator gave those
+  of `sync_cycles` and of copies; it is no measurement, so no line.
 - **Stencils, lattice Boltzmann, graph searches**: published with times, of vertices written by hand.
-- **ByteMLPerf** on a C600: BERT, RoBERTa, ALBERT and DeBERTa pack several questions into a row of 384 tokens, and do not
-  say how many; of CLIP, Conformer, VideoBERT, Swin, RoFormer and Wide and Deep there are no networks here, of 8-bit floats
-  no type.
-- **The vendor's page**: packed BERT (as above); TensorFlow 2, whose micro-batches are not told; SQuAD, Swin, DINO, UNet,
-  Mini DALL-E, GraphSage, GPS++, Conformer, EfficientNet-B4 in PyTorch: no such network, or no such configuration, here.
-  Its tables of inference were not at hand.
+- **ByteMLPerf** on a C600: BERT, RoBERTa, ALBERT and DeBERTa pack several questions into a row of 384 tokens, and do
+  not say how many; of CLIP, Conformer, VideoBERT, Swin, RoFormer and Wide and Deep there are no networks here, of 8-bit
+  floats no type.
+- **The vendor's page**: packed BERT (as above); TensorFlow 2, whose micro-batches are not told; SQuAD, Swin, DINO,
+  UNet, Mini DALL-E, GraphSage, GPS++, Conformer, EfficientNet-B4 in PyTorch: no such network, or no such configuration,
+  here. Its tables of inference were not at hand.
 - **MLPerf**: BERT (packed) and RNN-T.
 - **Tutorials** on MNIST and on loading data: a call of Python for every few milliseconds of the chip."""

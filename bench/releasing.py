@@ -21,7 +21,8 @@ from tileflow.kernels.machine import cache, pack
 made = []
 cache.on_compile.append(made.append)
 from tileflow.cli import main
-status = main(["train", "digits_cnn.onnx", "--data", "digits", "--epochs", "1", "--micro-batch-size", "16", "--out", sys.argv[1]])
+status = main(["train", "digits_cnn.onnx", "--data", "digits", "--epochs", "1", "--micro-batch-size", "16",
+               "--out", sys.argv[1]])
 print(f"compiled {len(made)}, {len(pack.names() or [])} in the package", file=sys.stderr)
 sys.exit(status)
 """

@@ -46,8 +46,8 @@ def waits(nbytes: int, sums: int, hosts: int, gbits: float, contributions: int =
 
 def table() -> str:
     """The page's table, as Markdown."""
-    lines = ["| network | Gbit/s | gradients travel | MB | " + " | ".join(f"{n} hosts"
-                                                                          for n in HOSTS) + " | an update computes for |",
+    hosts = " | ".join(f"{n} hosts" for n in HOSTS)
+    lines = [f"| network | Gbit/s | gradients travel | MB | {hosts} | an update computes for |",
              "|---|---|---|---|" + "---|" * (len(HOSTS) + 1)]
     for name, nbytes in gradients().items():
         for gbits, (how, (often, itemsize, summed)) in itertools.product(GBITS, EXCHANGES.items()):

@@ -22,7 +22,7 @@ OPSET = 17
 Made = tuple[nn.Module, tuple[torch.Tensor, ...]]
 
 
-# ---- loops over small bodies ------------------------------------------------------------------------------------------------
+# ---- loops over small bodies -----------------------------------------------------------------------------------------
 
 class Viterbi(nn.Module):
     """The best path's score at each step of a conditional random field: scores [steps, tags]."""
@@ -44,8 +44,9 @@ class Decoder(nn.Module):
 
     def __init__(self, width: int, vocabulary: int, steps: int) -> None:
         super().__init__()
-        self.steps, self.end = steps, vocabulary                         # a token that no choice gives: random weights would end anywhere
-        self.tokens, self.mix, self.gate = nn.Embedding(vocabulary, width), nn.Linear(2 * width, width), nn.Linear(2 * width, width)
+        self.steps, self.end = steps, vocabulary  # a token that no choice gives: random weights would end anywhere
+        self.tokens, self.mix = nn.Embedding(vocabulary, width), nn.Linear(2 * width, width)
+        self.gate = nn.Linear(2 * width, width)
         self.head = nn.Linear(width, vocabulary)
 
     def forward(self, state: torch.Tensor) -> torch.Tensor:
@@ -60,7 +61,7 @@ class Decoder(nn.Module):
         return torch.stack(chosen, 1)
 
 
-# ---- recurrent layers of one row ----------------------------------------------------------------------------------------------
+# ---- recurrent layers of one row -------------------------------------------------------------------------------------
 
 class Gru(nn.Module):
     """Frames [1, steps, features] to masks of the same shape, as denoisers have it."""
@@ -75,7 +76,7 @@ class Gru(nn.Module):
         return torch.sigmoid(self.leave(self.cells(torch.relu(self.enter(x)))[0]))
 
 
-# ---- small images ---------------------------------------------------------------------------------------------------------------
+# ---- small images ----------------------------------------------------------------------------------------------------
 
 class Excited(nn.Module):
     """An inverted residual with a squeeze and hard swish (Howard et al., 2019)."""
@@ -101,7 +102,7 @@ def _excited() -> nn.Sequential:
                          Excited(96, 480, 96, 5, 1))
 
 
-# ---- spectral front ends --------------------------------------------------------------------------------------------------------
+# ---- spectral front ends ---------------------------------------------------------------------------------------------
 
 def _fourier(size: int) -> torch.Tensor:
     """Rows of cosines, then of sines, under Hann's window."""
@@ -132,7 +133,7 @@ class LogMel(nn.Module):
         return found @ self.cosines if self.cosines.shape[1] else found
 
 
-# ---- recognisers of wide, low images -----------------------------------------------------------------------------------------------
+# ---- recognisers of wide, low images ---------------------------------------------------------------------------------
 
 class Crnn(nn.Module):
     """Images [1, 1, 32, w] to scores of characters (Shi et al., 2015)."""
@@ -164,7 +165,7 @@ class Svtr(nn.Module):
         return self.head(self.layers(self.seen(x).mean(2).transpose(1, 2))).softmax(-1)
 
 
-# ---- detectors ------------------------------------------------------------------------------------------------------------------------
+# ---- detectors -------------------------------------------------------------------------------------------------------
 
 class Split(nn.Module):
     """Half of the channels go through bottlenecks (Wang et al., 2019)."""
@@ -222,7 +223,7 @@ def _separable_detector() -> nn.Module:
                     [64, 128, 256], separable, 10)
 
 
-# ---- the files --------------------------------------------------------------------------------------------------------------------------
+# ---- the files -------------------------------------------------------------------------------------------------------
 
 def _normal(*shape: int) -> tuple[torch.Tensor]:
     return (torch.randn(*shape),)
@@ -255,7 +256,8 @@ FILES: dict[str, Callable[[], Made]] = {
 def write(name: str, folder: Path) -> Path:
     """The file of this name."""
     torch.manual_seed(0)
-    torch.backends.mha.set_fastpath_enabled(False)                       # the exporter does not know the operator of PyTorch's encoder layers
+    # the exporter does not know the operator of PyTorch's encoder layers
+    torch.backends.mha.set_fastpath_enabled(False)
     module, arguments = FILES[name]()
     path = folder / f"{name}.onnx"
     with warnings.catch_warnings(action="ignore"), torch.no_grad():

@@ -1,6 +1,6 @@
 """`python -m bench hardware`: the tile machine against the published figures of bench/published.py; docs/validation.md.
 
-    python -m bench hardware                                # each line: prediction, interval, figure, where the time goes
+    python -m bench hardware                                # each: prediction, interval, figure, where the time goes
     python -m bench hardware --seen --only ResNet           # of those that are not held out
     python -m bench hardware --write docs/validation.md     # the page
 """

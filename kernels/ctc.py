@@ -91,7 +91,8 @@ def ctc_loss(probs, targets, steps, lengths, blank, infinite, loss, alpha, lo): 
 
 @generic("T[:,:,:], i8[r,:], i8[r], i8[r], i8, i8, T[r], T[r,:,:], f8[w,:,:], f8[w,:,:], lo",
          checked=True)
-def ctc_gradient(probs, targets, steps, lengths, blank, infinite, upper, gradient, alpha, beta, lo):  # type: ignore[no-untyped-def]
+def ctc_gradient(probs, targets, steps, lengths, blank, infinite, upper,  # type: ignore[no-untyped-def]
+                 gradient, alpha, beta, lo):
     """-upper[r] times the share of the ways that pass each class at each step: gradient[r, t, c]."""
     status = 0
     for r in range(upper.shape[0]):
@@ -132,7 +133,8 @@ def ctc_gradient(probs, targets, steps, lengths, blank, infinite, upper, gradien
 
 
 @generic("T[:,:,:], i8[r], i8, i8, T[r,:], i8[r,:], i8[r,:,:], f8[w,:,:], i8[w,:,:], i8[w,:,:], lo")
-def ctc_beams(probs, steps, blank, width, logs, counts, paths, scores, tree, places, lo):  # type: ignore[no-untyped-def]
+def ctc_beams(probs, steps, blank, width, logs, counts, paths,  # type: ignore[no-untyped-def]
+              scores, tree, places, lo):
     """The likeliest labellings of each row that a beam search of prefixes keeps (Graves 2012, Hannun et al. 2014): each
     prefix with its probabilities of having ended in a blank and otherwise, the `width` likeliest after each step.
 

@@ -1,6 +1,6 @@
 """Writes tileflow/graph/calls.pyi: how a Builder is called for each operator, so that mypy knows their names, operands and attributes.
 
-    python tests/builder_stub.py        # after operators were added or their attributes changed; tests/graph/test_builder.py asks for it
+    python tests/builder_stub.py        # after operators or their attributes changed; tests/graph/test_builder.py asks
 """
 from __future__ import annotations
 

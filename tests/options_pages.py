@@ -1,7 +1,7 @@
 """Writes docs/options.md from the options' declarations and docs/poptorch.md from the table of PopTorch's options, the
 docstrings of `tileflow/poptorch/` and the list of all names of the reference system.
 
-    python tests/options_pages.py       # after an option or an entry changed; tests/options/test_options_pages.py asks for it
+    python tests/options_pages.py       # after an option or an entry changed; tests/options/test_options_pages.py asks
 """
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ outputs and weights keep their bits, but where attention is no longer one operat
 ROOF = ROOT / "tileflow" / "poptorch"
 POPTORCH_HEAD = f"""# PopTorch's names in tileflow
 
-Made by `{COMMAND}` from the table `tileflow/options/reference/table.py`, which reads the files as well, and from `tileflow/poptorch/`; a test
-holds it to them.
+Made by `{COMMAND}` from the table `tileflow/options/reference/table.py`, which reads the files as well, and from
+`tileflow/poptorch/`; a test holds it to them.
 
 A script for PopTorch runs with one import changed, where PyTorch is installed (`pip install 'tileflow-engine[torch]'`):
 
@@ -103,19 +103,21 @@ for x, labels in loader:
     prediction, loss = model(x, labels)
 ```
 
-Names are in camelCase and in snake_case; an option that has a value is read, and set, by its name in snake_case (`opts.device_iterations`).
-What differs on purpose:
+Names are in camelCase and in snake_case; an option that has a value is read, and set, by its name in snake_case
+(`opts.device_iterations`). What differs on purpose:
 
-- A module's parameters and buffers are always those of now: `copyWeightsToHost` and `copyWeightsToDevice` copy nothing, but for edits through
-  `.data` and where precisions differ.
-- What is compiled is compared with PyTorch first, and a module that computes something else is refused with both numbers.
+- A module's parameters and buffers are always those of now: `copyWeightsToHost` and `copyWeightsToDevice` copy nothing,
+  but for edits through `.data` and where precisions differ.
+- What is compiled is compared with PyTorch first, and a module that computes something else is refused with both
+  numbers.
 - Inputs of other shapes or types compile anew, where PopTorch has an error.
-- `bias_correction=False` of AdamW is heeded; `maximize=True` is refused. `torch.optim` objects update as PyTorch's do, `poptorch.optim` ones as
-  PopTorch's.
-- Errors of options are ValueErrors and AssertionErrors at once; what a model raises is a `poptorch.Error`. A `RecoverableError` says by its
-  `recovery_action` what to do first: besides PopTorch's words `FREE_MEMORY`, `FREE_DISK`, `RESTART_WORKERS`, `RESUME` (the call with resume=True)
-  and `RESTORE` (the last checkpoint).
-- Everything is on one IPU until `setExecutionStrategy` says otherwise; blocks then count. What is computed depends on neither.
+- `bias_correction=False` of AdamW is heeded; `maximize=True` is refused. `torch.optim` objects update as PyTorch's do,
+  `poptorch.optim` ones as PopTorch's.
+- Errors of options are ValueErrors and AssertionErrors at once; what a model raises is a `poptorch.Error`. A
+  `RecoverableError` says by its `recovery_action` what to do first: besides PopTorch's words `FREE_MEMORY`,
+  `FREE_DISK`, `RESTART_WORKERS`, `RESUME` (the call with resume=True) and `RESTORE` (the last checkpoint).
+- Everything is on one IPU until `setExecutionStrategy` says otherwise; blocks then count. What is computed depends on
+  neither.
 - `ipuHardwareIsAvailable()` is False: everything is computed on this computer.
 
 ## Lightning
@@ -124,24 +126,28 @@ What differs on purpose:
 import lightning.pytorch as pl
 from tileflow.lightning import IPUStrategy                  # pip install 'tileflow-engine[lightning]'
 
-trainer = pl.Trainer(accelerator="ipu", devices=4, max_epochs=3, accumulate_grad_batches=2, strategy=IPUStrategy(device_iterations=8))
+trainer = pl.Trainer(accelerator="ipu", devices=4, max_epochs=3, accumulate_grad_batches=2,
+                     strategy=IPUStrategy(device_iterations=8))
 trainer.fit(module)
 ```
 
-Devices are replicas, accumulation and iterations are those of a call, and loaders give its rows. `precision` is Lightning's: mixed ones are the
-option of that name, others the module's type. Lightning keeps its loops, callbacks, loggers, schedules and checkpoints, with what the optimizer
-remembers. A step is exported once, with a `batch_idx` of 0 and the Trainer's numbers (`global_step`) of that moment; `self.log` in it logs what was
-computed (the mean, where a call has several values).
-There is one optimizer; gradient clipping, a `backward` of the module's own and manual optimization are refused. `IPUStrategy` also takes
-`training_opts`, `inference_opts` (`poptorch.Options`), `autoreport` and `autoreport_dir`. Where scripts write `Trainer(ipus=4)`, which Lightning
-refuses, write `accelerator="ipu", devices=4`; `lightning.pytorch.strategies.IPUStrategy` and `IPUPlugin` are imported from here.
+Devices are replicas, accumulation and iterations are those of a call, and loaders give its rows. `precision` is
+Lightning's: mixed ones are the option of that name, others the module's type. Lightning keeps its loops, callbacks,
+loggers, schedules and checkpoints, with what the optimizer remembers. A step is exported once, with a `batch_idx` of 0
+and the Trainer's numbers (`global_step`) of that moment; `self.log` in it logs what was computed (the mean, where a
+call has several values).
+There is one optimizer; gradient clipping, a `backward` of the module's own and manual optimization are refused.
+`IPUStrategy` also takes `training_opts`, `inference_opts` (`poptorch.Options`), `autoreport` and `autoreport_dir`.
+Where scripts write `Trainer(ipus=4)`, which Lightning refuses, write `accelerator="ipu", devices=4`;
+`lightning.pytorch.strategies.IPUStrategy` and `IPUPlugin` are imported from here.
 
 ## Options files
 
-Options files that end in `.conf` or `.txt` take the options' names as calls, `Training.gradientAccumulation(8)`, in camelCase or snake_case; TOML and
-JSON files as keys, `{{"Training.gradientAccumulation": 8}}` (`docs/options.md`). In tileflow's own `Options` the option's own name is a keyword or a
-field. Where there is none, the sentence says what is done instead; a file that sets it ends with that sentence, or where it says "taken, without
-effect" goes on with it as a warning.
+Options files that end in `.conf` or `.txt` take the options' names as calls, `Training.gradientAccumulation(8)`, in
+camelCase or snake_case; TOML and JSON files as keys, `{{"Training.gradientAccumulation": 8}}` (`docs/options.md`). In
+tileflow's own `Options` the option's own name is a keyword or a field. Where there is none, the sentence says what is
+done instead; a file that sets it ends with that sentence, or where it says "taken, without effect" goes on with it as a
+warning.
 
 | PopTorch | tileflow |
 | --- | --- |
@@ -225,10 +231,11 @@ def _docstrings() -> tuple[dict[str, str], Mapping[str, str]]:
     names that are not there."""
     found: dict[str, str] = {}
     instead: Mapping[str, str] = {}
-    for path in sorted(ROOF.glob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(ROOF.glob("*.py"))}
+    classes = {name: node for tree in trees.values() for name, node in _classes(tree).items()}
+    for path, tree in trees.items():
         module = next((m for m, name in CALLED_OTHERWISE.items() if name == path.stem), None)
-        for where, node in _defined(tree):
+        for where, node in _defined(tree, classes):
             found.setdefault(where, _first(node))
             if module is not None:
                 found.setdefault(f"{module}.{where}", _first(node))
@@ -239,19 +246,24 @@ def _docstrings() -> tuple[dict[str, str], Mapping[str, str]]:
     return found, instead
 
 
-def _defined(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
-    """Functions and classes of a file, and what is in its classes, bases in the same file included."""
-    classes = {n.name: n for n in tree.body if isinstance(n, ast.ClassDef)}
+def _classes(tree: ast.Module) -> dict[str, ast.ClassDef]:
+    return {n.name: n for n in tree.body if isinstance(n, ast.ClassDef)}
+
+
+def _defined(tree: ast.Module, others: Mapping[str, ast.ClassDef]) -> Iterator[tuple[str, ast.AST]]:
+    """Functions and classes of a file, and what is in its classes and their bases, which may be `others`."""
+    classes = {**others, **_classes(tree)}
 
     def members(node: ast.ClassDef) -> Iterator[tuple[str, ast.AST]]:
         for inner in node.body:
             if isinstance(inner, ast.FunctionDef):
                 yield inner.name, inner
             elif isinstance(inner, ast.Assign) and isinstance(inner.value, ast.Name):
-                yield inner.targets[0].id, next(m for n, m in members(node) if n == inner.value.id)       # type: ignore[attr-defined]
+                alias = next(m for n, m in members(node) if n == inner.value.id)
+                yield inner.targets[0].id, alias       # type: ignore[attr-defined]
         for base in node.bases:
             if getattr(base, "id", "") in classes:
-                yield from members(classes[base.id])                                                      # type: ignore[attr-defined]
+                yield from members(classes[base.id])  # type: ignore[attr-defined]
     for node in tree.body:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             yield node.name, node
@@ -273,7 +285,8 @@ def roof_sentence(owner: str, name: str) -> str | None:
         return f"A member of `poptorch.{owner}`."
     if owner in ("poptorch", "earlier"):
         if name in ENUMS:
-            return " ".join((ENUMS[name].__doc__ or "").split()) + f" {', '.join(m.name for m in ENUMS[name])}."      # type: ignore[attr-defined]
+            members_of = ", ".join(m.name for m in ENUMS[name])                      # type: ignore[attr-defined]
+            return " ".join((ENUMS[name].__doc__ or "").split()) + f" {members_of}."
         if name in instead:
             return f"Not there: {instead[name]}."
         return found.get(name) or {"enums": "The enums, also under `poptorch`.",

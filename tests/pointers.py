@@ -63,7 +63,8 @@ def names(path: Path) -> frozenset[str]:
             found.add(node.attr)
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             found |= {alias.asname or alias.name.split(".")[0] for alias in node.names}
-        if isinstance(node, ast.ImportFrom) and node.level and node.names[0].name == "*":          # a face that shows another one
+        # a face that shows another one
+        if isinstance(node, ast.ImportFrom) and node.level and node.names[0].name == "*":
             other = path.parents[node.level - 1].joinpath(*(node.module or "").split("."))
             found |= names(other / "__init__.py" if other.is_dir() else other.with_suffix(".py"))
     return frozenset(found)
@@ -86,10 +87,12 @@ class Pointers:
             return
         yield from (name for name in FILE.findall(line) if name not in self.ends)
         for quoted in QUOTED.findall(line):
-            if "/" in quoted and FOLDER.fullmatch(quoted) and quoted.split("/")[0] in {*self.rooms, *LINKS, "tests", "bench", "docs"}:
-                if not {quoted.rstrip("/"), f"{quoted}.py"} & self.ends:
+            folder, is_folder = quoted.rstrip("/"), "/" in quoted and FOLDER.fullmatch(quoted) is not None
+            if is_folder and quoted.split("/")[0] in {*self.rooms, *LINKS, "tests", "bench", "docs"}:
+                if not {folder, f"{folder}.py"} & self.ends:
                     yield quoted
-            elif DOTTED.fullmatch(quoted) and quoted not in self.ends and FILE.fullmatch(quoted) is None and not self._resolves(path, quoted):
+            elif (DOTTED.fullmatch(quoted) and quoted not in self.ends and FILE.fullmatch(quoted) is None
+                  and not self._resolves(path, quoted)):
                 yield quoted
 
     def _resolves(self, path: Path, dotted: str) -> bool:

@@ -62,8 +62,8 @@ def quiet(page):
 
 def rows(page, grid=0):
     """Texts of the rows that exist of a table, in order."""
-    return page("[...document.querySelectorAll('[role=tabpanel]:not([hidden]) "
-                f".big')][{grid}].querySelectorAll('tr[data-row]').values().map(r => [...r.cells].map(c => c.textContent)).toArray()")
+    return page(f"[...document.querySelectorAll('[role=tabpanel]:not([hidden]) .big')][{grid}]"
+                ".querySelectorAll('tr[data-row]').values().map(r => [...r.cells].map(c => c.textContent)).toArray()")
 
 
 def column(page, name, grid=0):

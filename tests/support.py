@@ -1,7 +1,7 @@
 """Writes docs/operators.md from the registries: which operators of ONNX files are served, in which types, with which gradient and tile plan, how many
 of ONNX's node tests pass, and why the others do not.
 
-    python tests/support.py             # after operators, forms or the table of node tests changed; tests/ops/test_support.py asks for it
+    python tests/support.py             # after operators, forms or the table of node tests changed; a test asks for it
 """
 from __future__ import annotations
 

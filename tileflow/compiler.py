@@ -352,7 +352,8 @@ def _check_replicas_first(p: Program, optimizer: Optimizer, grouped: bool) -> No
     """OptionError where replicas have no sums of their own."""
     if optimizer.combined:
         raise OptionError("Option sync_each_batch=False has each replica sum up its own gradients, and "
-                          "use_combined_accum adds them to the velocity, which all replicas share; leave one of the two out.")
+                          "use_combined_accum adds them to the velocity, which all replicas share; "
+                          "leave one of the two out.")
     if grouped:
         raise OptionError("Option sync_each_batch=False sums up the gradients of all replicas once an update, and with "
                           "replica_grouping some weights get those of a group only; leave one of the two out.")

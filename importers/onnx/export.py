@@ -99,7 +99,7 @@ def open_form(model: OnnxModel, weights: Mapping[str, np.ndarray], *, keep_train
             _set_payload(tensor, mark)
         return marks, proto.SerializeToString()
     marks, whole = marked(0)
-    fields = [TensorProto(raw_data=mark).SerializeToString() for mark in marks]           # a tag, a length, the elements
+    fields = [TensorProto(raw_data=mark).SerializeToString() for mark in marks]  # a tag, a length, the elements
     if any(whole.count(field) != 1 for field in fields):
         return None
     places = sorted((whole.find(field) + len(field) - len(mark), len(mark), i)

@@ -42,7 +42,8 @@ def refusal(where: str, refused: Sequence[tuple[str, UnsupportedError]],
     shown = "; ".join(f"{name}: {error}" for name, error in refused[:LISTED])
     more = f"; and {len(refused) - LISTED} more" if len(refused) > LISTED else ""
     count = f"{len(refused)} nodes" if len(refused) > 1 else "a node"
-    message = f"{where} has {count} that tileflow cannot take ({shown}{more}): export the model with other operators.{see('operators')}"
+    message = (f"{where} has {count} that tileflow cannot take ({shown}{more}): "
+               f"export the model with other operators.{see('operators')}")
     errors = [e for _, e in refused]
     all_dynamic = all(isinstance(e, DynamicOperandError) for e in errors)
     waiting = [(name, str(error)) for name, error in refused if isinstance(error, DynamicOperandError) or str(error) == HOSTED]

@@ -51,8 +51,8 @@ def _chunks(e: Emitter, lanes: int, vectors: int, first: Any, last: Any, chunk: 
 
 def _begun(e: Emitter, dtype: str, lanes: int, k: Any, masks: list[Any], bias: Any,
            biased: Any) -> tuple[list[Any], list[Any], list[Any]]:
-    """For vectors of channels from k on, one for each mask: where they lie from a pixel's address on, and from that of a
-    tap's weights on; and the sums of an output before its first tap, which are the bias or zero."""
+    """For vectors of channels from k on, one for each mask: where they lie from a pixel's address on, and from that of
+    a tap's weights on; and the sums of an output before its first tap, which are the bias or zero."""
     given, size, none = itemsize(dtype), itemsize(summed(dtype)), ir.Constant(vector(summed(dtype), lanes), None)
     offsets = [e.address(e.times(k, given), v * lanes * given) for v in range(len(masks))]
     rows_of_w = [e.address(e.times(k, size), v * lanes * size) for v in range(len(masks))]
@@ -106,7 +106,7 @@ def _line(dtype: str, path: cpu.Cpu, along: int, step: int) -> Any:
     first one."""
     rows, made = BLOCK[0], summed(dtype)
     size, lanes = itemsize(made), path.lanes(itemsize(made))
-    vectors = BLOCK[1] if BLOCK[1] * (along + rows + 1) < path.registers else 1         # a line's weights, sums and a pixel
+    vectors = BLOCK[1] if BLOCK[1] * (along + rows + 1) < path.registers else 1  # a line's weights, sums and a pixel
     kind = vector(made, lanes)
 
     def emit(e: Emitter, low: Any, high: Any, channels: Any, lines: Any, sources: Any, tap_step: Any, pixel_step: Any,
@@ -206,7 +206,8 @@ class DepthwiseWeightSizes(Numbers):
 @functools.cache
 def _leaf(dtype: str, path: cpu.Cpu, along: tuple[int, int] | None) -> Leaf:
     """`along`: one of ALONG, or None."""
-    size, rows, wide, part = itemsize(dtype), BLOCK[0], itemsize(summed(dtype)), BLOCK[1] * path.lanes(itemsize(summed(dtype)))
+    size, rows, wide = itemsize(dtype), BLOCK[0], itemsize(summed(dtype))
+    part = BLOCK[1] * path.lanes(wide)
     multiply = as_intrinsic(f"tileflow_depthwise_{dtype}_{path.name}",
                             "low, high, channels, taps, sources, tap_step, w, bias, biased, places", path,
                             _depthwise(dtype, path))
@@ -226,17 +227,17 @@ def _leaf(dtype: str, path: cpu.Cpu, along: tuple[int, int] | None) -> Leaf:
                 continue
             fill_table(indirection, phase, first, count, address_of(x), c * size, address_of(y), c * size, zero, zero + c * size, table, pitch)
             taps, factors = phase_taps(indirection, phase), address_of(w) + taps_before(indirection, phase) * c * wide
-            for low in range(0, c, part):                                # a part of the channels of the pixels' neighbourhood stays in cache
+            for low in range(0, c, part):  # a part of the channels of the pixels' neighbourhood stays in cache
                 high, done = min(c, low + part), 0
                 while done < count:
                     run = count - done if s.across == 0 else min(count - done, s.across - (first + done) % s.across)
                     lined = s.across != 0 and run >= rows
                     for p in range(0, run, rows):
-                        if lined:                                        # the last block of a line begins before the one before it ends
+                        if lined:  # the last block of a line begins before the one before it ends
                             at = addresses + (done + min(p, run - rows) + s.backwards * (rows - 1)) * 8
                             sweep(low, high, c, s.lines, at + pitch * 8, pitch * 8, 8 - 16 * s.backwards, factors,
                                   address_of(bias), s.biased, at)
-                        else:                                            # what a block has beyond a line is right, and done again
+                        else:  # what a block has beyond a line is right, and done again
                             at = addresses + (done + p) * 8
                             multiply(low, high, c, taps, at + pitch * 8, pitch * 8, factors, address_of(bias), s.biased,
                                      at)
@@ -251,7 +252,8 @@ def _sweep(dtype: str, path: cpu.Cpu, along: tuple[int, int] | None) -> Any:
     """`_line` as Numba calls it; without `along` what is never called."""
     if along is None:
         @register_jitable
-        def nothing(_low, _high, _channels, _lines, _sources, _tap_step, _pixel_step, _w, _bias, _biased, _places):  # type: ignore[no-untyped-def]
+        def nothing(_low, _high, _channels, _lines, _sources, _tap_step, _pixel_step,  # type: ignore[no-untyped-def]
+                    _w, _bias, _biased, _places):
             pass
         return nothing
     return as_intrinsic(f"tileflow_depthwise_line_{dtype}_{path.name}_{along[0]}_{along[1]}",
@@ -307,7 +309,8 @@ def calls(p: ConvProblem, dtype: str, path: cpu.Cpu, *, biased: bool = False, ep
     x = In(0, (p.elements_in,))
     args = (x, rows, In(2, (c,)) if biased else x, Out(0, (p.elements_out,)), p.indirection,
             Work("table", ((1 + p.taps) * (pixels + BLOCK[0]),), "i8"), Work("spare", (2 * c,), stored(dtype)),
-            DepthwiseSizes(p.n, c, pixels, int(biased), p.taps // axis.taps, axis.out if along else 0, int(axis.tap_step < 0)), *arguments(epilogue))
+            DepthwiseSizes(p.n, c, pixels, int(biased), p.taps // axis.taps, axis.out if along else 0,
+                           int(axis.tap_step < 0)), *arguments(epilogue))
     estimate = p.flops / (SPEED * speed(made, path)) + (epilogue.cost if epilogue else 0.0)
     before = [] if laid is None else laid.inside(made)
     return [*before, Call(_leaf(dtype, path, along), args, -(-p.phase_pixels // pixels) * p.phases, 1, estimate)]

@@ -43,7 +43,7 @@ def _widened(dtype: str, _path: cpu.Cpu) -> Any:
     widen = widen_rows(dtype)
 
     @register_jitable
-    def outside(_zero):                                                                                                     # type: ignore
+    def outside(_zero):  # type: ignore
         return 0
 
     @register_jitable
@@ -68,11 +68,11 @@ def _widened(dtype: str, _path: cpu.Cpu) -> Any:
 def _as_they_lie() -> Any:
     """Likewise, where the image is read as it is."""
     @register_jitable
-    def outside(zero):                                                                                                      # type: ignore
+    def outside(zero):  # type: ignore
         return zero
 
     @register_jitable
-    def lie(_entries, _c, _groups, _image, _zero):                                                                          # type: ignore
+    def lie(_entries, _c, _groups, _image, _zero):  # type: ignore
         pass
 
     return outside, lie
@@ -81,8 +81,9 @@ def _as_they_lie() -> Any:
 @functools.cache
 def _leaf(dtype: str, path: cpu.Cpu, of: Block, pairs: bool) -> Leaf:
     term, size = (dtype, 2) if pairs else ("f4", 4)
-    rows, wide, multiply, finish = of.rows, of.vectors * path.lanes(4), brgemm(term, path, of.rows, of.vectors), finisher()
-    (outside, meet), widen, narrow = _as_they_lie() if pairs else _widened(dtype, path), widen_rows(dtype), narrow_rows(dtype)
+    rows, wide, multiply = of.rows, of.vectors * path.lanes(4), brgemm(term, path, of.rows, of.vectors)
+    outside, meet = _as_they_lie() if pairs else _widened(dtype, path)
+    widen, narrow, finish = widen_rows(dtype), narrow_rows(dtype), finisher()
 
     def conv_half(x, panels, bias, y, indirection, table, spare, image, sums, s, lo, hi,  # type: ignore
                   epilogue, rest):
@@ -162,7 +163,8 @@ def calls(p: ConvProblem, dtype: str, path: cpu.Cpu, *, biased: bool = False, ep
           packed: int = 0) -> list[Call]:
     """As `direct.calls`, for "f2" and "b2"."""
     pairs = in_pairs(p, dtype, path)
-    of, size, laid = block(dtype if pairs else "f4", path, p.oc), 2 if pairs else 4, None if packed else panels(p, dtype, path)
+    of, size = block(dtype if pairs else "f4", path, p.oc), 2 if pairs else 4
+    laid = None if packed else panels(p, dtype, path)
     rows, wide = of.rows, of.vectors * path.lanes(4)
     tiles = -(-p.oc // wide)
     weights = In(1, (p.groups * tiles * wide * p.c * p.taps * size // 4,)) if laid is None else laid.work("f4")

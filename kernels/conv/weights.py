@@ -143,7 +143,8 @@ def _leaf(dtype: str, path: cpu.Cpu, rows: int) -> Leaf:
     given, made, pairs = itemsize(dtype), summed(dtype), in_pairs(dtype, path)
     size, wide, add_rows, grain = itemsize(made), width(made, path), sum_rows(dtype, path), 2 if pairs else 1
     multiply = over_pixels(dtype if pairs else made, path, rows)
-    pack, spread = _pair_packer(path, rows) if pairs else _packer(dtype, path, rows), gather_channels(dtype, path, pairs)
+    pack = _pair_packer(path, rows) if pairs else _packer(dtype, path, rows)
+    spread = gather_channels(dtype, path, pairs)
 
     def conv_weights(x, g, dw, db, indirection, table, packed, strip, spare, s, lo, hi):                                    # type: ignore
         c, oc, groups, taps, shares, pixels = s.c, s.oc, s.groups, s.taps, s.shares, s.pixels

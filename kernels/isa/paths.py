@@ -39,7 +39,8 @@ class Cpu:
     registers: int
     tile: Tile
     rates: Rates
-    needs: frozenset[str] = field(repr=False)       # features, as LLVM names them, by which the path is detected; not in the text, which names code
+    # features, as LLVM names them, by which the path is detected; not in the text, which names code
+    needs: frozenset[str] = field(repr=False)
     processor: str                         # the first one that has them, as LLVM names it
     features: str                          # of that one's, those that code may use (`target`)
     fma: bool = False                      # fused multiply-add; without it the product is rounded, too: other bits, wider bounds of error
@@ -54,7 +55,8 @@ class Cpu:
     pairs: bool = False                    # products of bfloat16 pairs in vectors, summed in float32
     integer_bytes: int = 16                # of a register of integers
     vnni: bool = False                     # products of four bytes in vectors, summed in int32
-    portable: bool = field(default=False, repr=False)       # choose as every path does (`portable`); the code chosen is what it was
+    # choose as every path does (`portable`); the code chosen is what it was
+    portable: bool = field(default=False, repr=False)
 
     @property
     def amx(self) -> bool:

@@ -84,9 +84,10 @@ def _words(value: Any, met: dict[int, int]) -> Iterator[str]:
         yield f"{home}.{kind.__qualname__}"
         for field in fields(value):
             yield from _words(getattr(value, field.name), met)
-    elif is_type or isinstance(value,
-                               types.ModuleType | types.BuiltinFunctionType | np.ufunc) or home.split(".")[0] in VERSIONED:
-        yield repr(value) if home.startswith("numba.core.types") else f"{home}.{getattr(value, '__qualname__', getattr(value, '__name__', ''))}"
+    elif (is_type or isinstance(value, types.ModuleType | types.BuiltinFunctionType | np.ufunc)
+          or home.split(".")[0] in VERSIONED):
+        name = getattr(value, "__qualname__", getattr(value, "__name__", ""))
+        yield repr(value) if home.startswith("numba.core.types") else f"{home}.{name}"
     else:
         raise TypeError(f"machine code would depend on {value!r}, and a {home}.{kind.__qualname__} says nothing that "
                         "names it in the cache; give its class a method content()")

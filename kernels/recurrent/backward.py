@@ -103,7 +103,8 @@ def _leaf(dtype: str, forms: tuple[RowPass, ...], path: cpu.Cpu) -> Leaf:
                                 else:
                                     other = 1 if back else -1
                                     hp = address_of(y) + (at_y + other * s.y_t) * n * held
-                                    cp = address_of(record) + ((at + other * s.x_t) * s.recorded + gates) * n * held * s.cell
+                                    cp = (address_of(record)
+                                          + ((at + other * s.x_t) * s.recorded + gates) * n * held * s.cell)
                                 own = base + (i - b0) * row
                                 values = (own, address_of(gy) + at_y * n * held * s.gradient,
                                           address_of(record) + at * s.recorded * n * held, cp, hp,

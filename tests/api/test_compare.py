@@ -152,6 +152,7 @@ def test_data_beside_the_file(tmp_path: Path) -> None:
 def test_others_software(peer: str, tmp_path: Path) -> None:
     needs(peer)
     found = tileflow.compare("digits_cnn.onnx", peers=peer, data="digits")
-    rounds = peer == "openvino" and not {"avx512bf16", "amx-bf16"}.isdisjoint(features())      # it then computes in bfloat16
+    # it then computes in bfloat16
+    rounds = peer == "openvino" and not {"avx512bf16", "amx-bf16"}.isdisjoint(features())
     assert all(e < (0.05 if rounds else 1e-5) for e in found.errors[peer].values())
     assert tileflow.compare(cancels(tmp_path), peers=peer).errors["tileflow"]["y"] > 0.1

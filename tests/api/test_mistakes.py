@@ -145,7 +145,8 @@ COMMANDS = [
     Row(10, "train linear.onnx --data flowers.npz --patience 3",
         "Unknown argument '--patience'; did you mean --early-stopping?"),
     Row(0, "train linear.onnx --data flowers.npz --early-stopping 3 --monitor val_f1",
-        "EarlyStopping monitors val_f1, which this run does not measure and has no test data; it measures loss, accuracy, learning_rate."),
+        "EarlyStopping monitors val_f1, which this run does not measure and has no test data; "
+        "it measures loss, accuracy, learning_rate."),
     Row(10, "train linear.onnx --data flowers.npz --batch-size 8", "Unknown argument '--batch-size'; did you mean --micro-batch-size?"),
     Row(10, "compile open.onnx --training --micro-batch-size 4",
         "open.onnx: the sizes of 'T' (x: float32[N, T, 4]) are open; give them: dims={\"T\": 128}, on the command line --dims T=128."),

@@ -99,7 +99,8 @@ def test_a_trace_shows_rows_by_name_and_changes_no_number(tmp_path: Path, thread
 
 def test_a_trace_that_cannot_be_written(tmp_path: Path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ReportError, match="The trace cannot be written to"), tileflow.trace(tmp_path / "file" / "trace.json"):
+    trace = tmp_path / "file" / "trace.json"
+    with pytest.raises(ReportError, match="The trace cannot be written to"), tileflow.trace(trace):
         tileflow.inference_model(network())(X)
     assert not spans.is_open()
 
@@ -150,7 +151,8 @@ def test_the_log_is_silent_until_it_is_asked_for(caplog: pytest.LogCaptureFixtur
 @pytest.mark.exhaustive
 def test_a_process(tmp_path: Path):
     """All variables at once, for a script that knows none of them; a wrong one is said."""
-    script = "import numpy as np, tileflow\nfrom tileflow import nn\ntileflow.inference_model(nn.Linear(4, 2))(np.ones((2, 4), np.float32))\n"
+    script = ("import numpy as np, tileflow\nfrom tileflow import nn\n"
+              "tileflow.inference_model(nn.Linear(4, 2))(np.ones((2, 4), np.float32))\n")
     given = {"TILEFLOW_TRACE": str(tmp_path / "trace.json"), "TILEFLOW_AUTO_REPORT": str(tmp_path / "reports"),
              "TILEFLOW_LOG_LEVEL": "debug"}
     done = subprocess.run([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": str(ROOT), **given},

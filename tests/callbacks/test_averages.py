@@ -119,14 +119,14 @@ def test_what_is_measured_and_written(tmp_path: Path) -> None:
     plain = tileflow.train("digits_cnn.onnx", out=str(tmp_path / "plain"),
                            **{n: x for n, x in options.items() if n not in ("average", "ema_decay")})
     assert any(not np.array_equal(w, plain.weights[n]) for n, w in result.weights.items())
-    assert result.history["loss"].tolist() == plain.history["loss"].tolist()          # the training does not know of them
+    assert result.history["loss"].tolist() == plain.history["loss"].tolist()  # the training does not know of them
     assert result.evaluate()["loss"] == pytest.approx(result.history["test_loss"][-1])
     for name in ("model.onnx", "best.onnx"):
         written = {t.name: numpy_helper.to_array(t) for t in onnx.load(tmp_path / name).graph.initializer}
         assert all(np.array_equal(written[n], w) for n, w in result.weights.items() if n in written)
     best = EarlyStopping("val_loss", patience=9, restore_best_weights=True)
     again = tileflow.train("digits_cnn.onnx", out=str(tmp_path / "again"), callbacks=best, **options)
-    assert all(np.array_equal(w, result.weights[n]) for n, w in again.weights.items())          # the last epoch was the best
+    assert all(np.array_equal(w, result.weights[n]) for n, w in again.weights.items())  # the last epoch was the best
 
 
 @pytest.mark.parametrize("calls", [1, 10])

@@ -169,7 +169,8 @@ def test_keras_itself(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     lower: dict[str, Any] = dict(patience=int(draw.integers(1, 4)), factor=0.5, cooldown=int(draw.integers(0, 3)),
                                  min_delta=0.125, min_lr=0.002, mode=mode)
     model = SimpleNamespace(stop_training=False, optimizer=SimpleNamespace(learning_rate=0.1))
-    stopper, reducer = keras.callbacks.EarlyStopping("scripted", **early), keras.callbacks.ReduceLROnPlateau("scripted", **lower)
+    stopper = keras.callbacks.EarlyStopping("scripted", **early)
+    reducer = keras.callbacks.ReduceLROnPlateau("scripted", **lower)
     rates = []
     for callback in (stopper, reducer):
         callback.set_model(model)
@@ -198,8 +199,9 @@ def test_lightnings_best(top: int, epochs: list[int], tmp_path: Path) -> None:
     """Lightning, test_model_checkpoint_options"""
     keeper = ModelCheckpoint("val_scripted", "min", save_top_k=top, filename="epoch={epoch}")
     run(tmp_path, LOSSES, keeper)
-    assert {p.name for p in tmp_path.glob("epoch*")} == {f"epoch={e + 1}.safetensors" for e in epochs}          # ours are counted from 1
-    assert (tmp_path / "checkpoint.safetensors").exists()                                                     # Lightning's save_last
+    # ours are counted from 1
+    assert {p.name for p in tmp_path.glob("epoch*")} == {f"epoch={e + 1}.safetensors" for e in epochs}
+    assert (tmp_path / "checkpoint.safetensors").exists()  # Lightning's save_last
     if top:
         assert keeper.best_model_path == tmp_path / "epoch=5.safetensors"
         assert keeper.best is not None
@@ -231,7 +233,8 @@ def test_without_a_figure(tmp_path: Path) -> None:
 @pytest.mark.parametrize("calls", [1, 2])
 def test_the_best_evaluation_is_kept(calls: int, tmp_path: Path) -> None:
     """Evaluations in between count, as they do for who waits for an improvement."""
-    keeper, stopper = ModelCheckpoint("val_scripted", "min", filename="{updates}"), EarlyStopping("val_scripted", mode="min", patience=2)
+    keeper = ModelCheckpoint("val_scripted", "min", filename="{updates}")
+    stopper = EarlyStopping("val_scripted", mode="min", patience=2)
     result = run(tmp_path, [5.0, 3.0, 4.0, 2.0, 9.0, 9.0, 1.0], keeper, stopper, eval_every=1, device_iterations=calls)
     assert [p.stem for p in tmp_path.glob("[0-9]*.safetensors")] == ["4"]
     assert len(result.learning_rates) == 6

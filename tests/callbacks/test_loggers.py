@@ -40,7 +40,8 @@ def test_lines_of_json_and_a_table(tmp_path: Path) -> None:
     epochs = [r for r in rows if "epoch" in r]
     assert [r["updates"] for r in epochs] == [10, 20, 30]
     for name in ("loss", "accuracy", "test_loss", "test_accuracy"):
-        assert [r[name] for r in epochs] == result.history[name].tolist() == result.history[name.replace("test_", "val_")].tolist()
+        value = result.history[name.replace("test_", "val_")]
+        assert [r[name] for r in epochs] == result.history[name].tolist() == value.tolist()
     assert epochs[0]["loss"] == pytest.approx(np.mean([r["loss"] for r in updates[:10]]))
     with (tmp_path / "log.csv").open(newline="") as file:
         table = list(csv.DictReader(file))
@@ -104,7 +105,8 @@ def test_events_after_the_checkpoint_are_written_once(left: int, tmp_path: Path)
     train(tmp_path / "whole", callbacks=TensorBoardLogger(every=1))
     train(tmp_path / "parts", callbacks=TensorBoardLogger(every=1), epochs=1)
     path = tmp_path / "parts" / FOLDER / EVENTS
-    path.write_bytes(path.read_bytes() + (tmp_path / "whole" / FOLDER / EVENTS).read_bytes()[path.stat().st_size:][:left])
+    whole = (tmp_path / "whole" / FOLDER / EVENTS).read_bytes()
+    path.write_bytes(path.read_bytes() + whole[path.stat().st_size:][:left])
     train(tmp_path / "parts", callbacks=TensorBoardLogger(every=1), resume=True)
     assert events(tmp_path / "parts")[0] == events(tmp_path / "whole")[0]
 
@@ -113,8 +115,8 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     import sys
     for name in ("tensorboardX", "wandb"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(OptionError,
-                       match=r"^Logs for TensorBoard need tensorboardX: pip install 'tileflow-engine\[tensorboard\]'\.$"):
+    wanted = r"^Logs for TensorBoard need tensorboardX: pip install 'tileflow-engine\[tensorboard\]'\.$"
+    with pytest.raises(OptionError, match=wanted):
         train(tmp_path, log="tensorboard")
     with pytest.raises(OptionError, match=r"^Logs to wandb need its package: pip install wandb\.$"):
         train(tmp_path / "b", log="wandb")

@@ -95,7 +95,7 @@ def test_the_order_of_things(tmp_path: Path) -> None:
                           "checkpoint", "train ends"]
     assert second.told == [what for what in first.told if what != "asked"]
     kept = json.loads(load_checkpoint(tmp_path / "kept.safetensors").metadata["tileflow"])
-    assert kept["callbacks"]["Told"] == {"told": 7}                       # with this moment, though it came after who asked
+    assert kept["callbacks"]["Told"] == {"told": 7}  # with this moment, though it came after who asked
     assert kept["callbacks"]["Asks"] == {"told": 8}
 
 
@@ -228,8 +228,9 @@ def test_a_callback_that_fails(hook: str, told: int, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="mine") as raised:
         train(tmp_path / "run", device_iterations=15, test_data=TEST, callbacks=callbacks)
     assert errors == [raised.value]
-    whole, resumed = train(tmp_path / "whole", device_iterations=15, test_data=TEST), tmp_path / "run" / "checkpoint.failed"
-    if hook != "on_epoch_begin":                                          # before the first update there is nothing to save
+    whole = train(tmp_path / "whole", device_iterations=15, test_data=TEST)
+    resumed = tmp_path / "run" / "checkpoint.failed"
+    if hook != "on_epoch_begin":  # before the first update there is nothing to save
         assert "is saved in" in raised.value.__notes__[-1]
         again = train(tmp_path / "run", device_iterations=15, test_data=TEST, resume=str(resumed), callbacks=callbacks)
         assert bits(again) == bits(whole)
@@ -298,7 +299,8 @@ def test_options_ask_for_callbacks(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "The run ended early: 9 updates are done." in err
     names = {p.name for p in (tmp_path / "run").iterdir()}
     assert {"best.safetensors", "best.onnx", "log.csv", "log.jsonl", "model.onnx"} <= names
-    assert (tmp_path / "run" / "log.csv").read_text().splitlines()[0].startswith("epoch,updates,loss,accuracy,test_loss,test_accuracy")
+    head = (tmp_path / "run" / "log.csv").read_text().splitlines()[0]
+    assert head.startswith("epoch,updates,loss,accuracy,test_loss,test_accuracy")
     assert cli.main(["train", "--resume", "--out", str(tmp_path / "run"), "--max-updates", "12"]) == 0
     assert len((tmp_path / "run" / "log.csv").read_text().splitlines()) == 3
     assert cli.main(["train", "digits_cnn.onnx", "--data", "digits", "--log", "nonsense", "--out",
@@ -360,7 +362,7 @@ def test_updates_say_how_many_epochs(tmp_path: Path) -> None:
     assert len(run("a", resume=True).learning_rates) == 100
     assert len(tileflow.train(nn.Linear(4, 3), data=lambda: zip(X, Y, strict=True), micro_batch_size=2,
                               out=str(tmp_path / "open"), max_updates=75,
-                              schedule="cosine").learning_rates) == 75          # data that do not say how many rows they have
+                              schedule="cosine").learning_rates) == 75  # data that do not say how many rows they have
 
 
 def test_an_end_by_updates_at_the_end_of_an_epoch(tmp_path: Path) -> None:

@@ -153,9 +153,9 @@ HOWS: tuple[How, ...] = ("stop", "fail", "full")
 
 
 @pytest.mark.skipif(not AVAILABLE, reason="no forks, or no list of open files")
-@pytest.mark.parametrize(("how", "share"), [*zip(HOWS, (0.2, 0.5, 0.9), strict=True),
-                                            *(pytest.param(how, i / 60, marks=pytest.mark.exhaustive)
-                                                                                      for how in HOWS for i in range(60))])
+@pytest.mark.parametrize(("how", "share"), [
+    *zip(HOWS, (0.2, 0.5, 0.9), strict=True),
+    *(pytest.param(how, i / 60, marks=pytest.mark.exhaustive) for how in HOWS for i in range(60))])
 def test_faults(how: How, share: float, whole: tuple[Path, dict[str, Any], list[str], int], tmp_path: Path) -> None:
     check(whole, tmp_path, int((share + HOWS.index(how) / 180) * len(whole[2])), how)
 

@@ -60,7 +60,8 @@ def test_words_are_completed(shell: str, tmp_path: Path, capsys: pytest.CaptureF
         done = subprocess.run([program, *(["--norc"] if shell == "bash" else ["--no-config"]), "-c", asked],
                               cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60)
         assert not done.stderr
-        assert {line.partition("\t")[0].removeprefix("--loss=") for line in done.stdout.split("\n") if line} == wanted, typed
+        lines = [line for line in done.stdout.split("\n") if line]
+        assert {line.partition("\t")[0].removeprefix("--loss=") for line in lines} == wanted, typed
 
 
 def test_words_are_completed_in_zsh(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

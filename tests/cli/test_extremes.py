@@ -13,7 +13,18 @@ from effort import at_most
 
 import tileflow
 from tileflow import cli, nn
-from tileflow.options.kinds import LARGEST, Counts, Integer, Kind, Machine, Number, Numbers, ParamGroups, Proportions, Sizes
+from tileflow.options.kinds import (
+    LARGEST,
+    Counts,
+    Integer,
+    Kind,
+    Machine,
+    Number,
+    Numbers,
+    ParamGroups,
+    Proportions,
+    Sizes,
+)
 from tileflow.options.options import Options, declarations
 from tileflow.program.staging import SEVERAL
 from tileflow.system.errors import OptionError, OutOfMemoryError, ShapeError, TileflowError

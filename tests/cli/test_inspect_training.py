@@ -72,7 +72,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "  trained   conv.weight  float32[3, 2, 1, 1]  the weight of Conv; read by Conv node 'conv'\n" in text
     assert "  constant  1 more, single numbers and results of the exporter (--verbose lists them)\n" in text
     assert "In training mode\n  BatchNormalization in bn\n  Dropout in drop\n" in text
-    assert "In doubt\n  The batch normalisation trains by the batch's statistics: the file has it for inference, and nothing in it tells" in text
+    assert ("In doubt\n  The batch normalisation trains by the batch's statistics: "
+            "the file has it for inference, and nothing in it tells") in text
     assert "  constant  half " in shown(capsys, tmp_path / "m.onnx", "--training", "--verbose")[1]
     assert "Tensors" not in shown(capsys, tmp_path / "m.onnx")[1]
 

@@ -34,8 +34,10 @@ def measured(kind: str, folder: Path, rows: int = ROWS, own: list[int] | None = 
     outputs, metrics = KINDS[kind]
     draw = np.random.default_rng(3)
     x = draw.standard_normal((rows + 24, 6)).astype(np.float32)
-    y = draw.integers(0, 3, rows + 24) if kind == "classes" else x[:,
-                                                                   :1] * 2 + 0.1 * draw.standard_normal((rows + 24, 1)).astype(np.float32)
+    if kind == "classes":
+        y = draw.integers(0, 3, rows + 24)
+    else:
+        y = x[:, :1] * 2 + 0.1 * draw.standard_normal((rows + 24, 1)).astype(np.float32)
     nn.manual_seed(1)
     net = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, outputs))
     result = tileflow.train(net, data=(x[rows:], y[rows:]), test_data=(x[:rows], y[:rows]), metrics=metrics, epochs=2,

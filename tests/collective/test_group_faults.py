@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 from faulty_script import run
 from groups import forked
-from namespaces import ADDRESSES, ROOT, TwoHosts
+from namespaces import hosts_or_skip
 from served import communicated, over
 
+from bench.two_hosts import ADDRESSES, ROOT, TwoHosts
 from tileflow.runtime.checkpoint import load_checkpoint
 
 SCRIPT = Path(__file__).parent / "faulty_script.py"
@@ -33,7 +34,8 @@ def marked(mark: str) -> dict[int, int]:
                 if entry.name.isdigit() else {}
             if told.get(MARK) == mark and (entry / "stat").read_text().rpartition(") ")[2][0] != "Z":
                 rank = told.get("PMI_RANK") or told.get("TILEFLOW_PROCESS", "-1/").partition("/")[0]
-                script = str(SCRIPT).encode() in (entry / "cmdline").read_bytes() and b"launch" not in (entry / "cmdline").read_bytes()
+                command = (entry / "cmdline").read_bytes()
+                script = str(SCRIPT).encode() in command and b"launch" not in command
                 found[int(entry.name)] = int(rank) if script and rank.isdecimal() else -1
         except OSError:
             continue
@@ -68,7 +70,7 @@ def test_whatever_fails_ends_all_and_the_run_goes_on(seed, whole, tmp_path):
     kind = KINDS[seed % len(KINDS)]
     size = int(draw.integers(2, 4))
     rank, update, delay = int(draw.integers(size)), int(draw.integers(1, 25)), float(draw.random()) * 0.4
-    hosts = TwoHosts(tmp_path) if kind == "cut" or (seed // len(KINDS) % 2 and TwoHosts.can()) else None
+    hosts = hosts_or_skip(tmp_path) if kind == "cut" or (seed // len(KINDS) % 2 and TwoHosts.can()) else None
     rank = 1 if kind == "cut" else 0 if kind == "disk" else rank
     try:
         launcher = start(tmp_path, size, kind, rank, update, hosts)
@@ -84,8 +86,9 @@ def test_whatever_fails_ends_all_and_the_run_goes_on(seed, whole, tmp_path):
                 os.kill(pids[0], signal.SIGKILL if kind == "kill" else signal.SIGSTOP)
             (tmp_path / "failed").touch()
         said = communicated(launcher, SECONDS, (tmp_path / "failed").exists)[1]
-        if launcher.returncode:                                             # else it had come to its end before anything failed
-            assert f"Process {rank} of {size}" in said or (rank == 0 and ("torn" in said or "No space left" in said)), said
+        if launcher.returncode:  # else it had come to its end before anything failed
+            of_first = rank == 0 and ("torn" in said or "No space left" in said)
+            assert of_first or f"Process {rank} of {size}" in said, said
         assert over(lambda: not marked(str(tmp_path)), SECONDS)
     finally:
         if hosts is not None:

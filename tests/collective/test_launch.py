@@ -71,7 +71,8 @@ def test_one_that_dies_or_hangs_ends_all_with_its_cause(number, rank, tmp_path):
     os.kill(pids[rank], number)
     _, said = communicated(launcher, SECONDS)
     assert launcher.returncode == 1
-    assert f"Process {rank} of 2 failed: {'it was ended by SIGKILL' if number == signal.SIGKILL else 'it does not answer'}." in said
+    why = "it was ended by SIGKILL" if number == signal.SIGKILL else "it does not answer"
+    assert f"Process {rank} of 2 failed: {why}." in said
     assert gone(pids)
 
 
@@ -163,9 +164,9 @@ def test_what_cannot_be_launched_is_told(capsys):
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at /proc")
 def test_one_that_waits_for_a_processor_is_none_that_hangs():
     """Busy with little time since it was heard: it starves. Busy for long, asleep, stopped or gone: it hangs."""
-    with subprocess.Popen([sys.executable, "-c", "print(1, flush=True)\nwhile True: pass"], stdout=subprocess.PIPE) as busy, \
-            subprocess.Popen([sys.executable, "-c", "print(1, flush=True)\nimport time; time.sleep(600)"],
-                             stdout=subprocess.PIPE) as asleep:
+    spins, sleeps = "print(1, flush=True)\nwhile True: pass", "print(1, flush=True)\nimport time; time.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", spins], stdout=subprocess.PIPE) as busy, \
+            subprocess.Popen([sys.executable, "-c", sleeps], stdout=subprocess.PIPE) as asleep:
         try:
             for child in (busy, asleep):
                 assert child.stdout is not None

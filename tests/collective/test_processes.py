@@ -363,7 +363,8 @@ def test_a_program_of_replicas_first_is_a_file():
     for case in (("wide", "clipped", "float16", 2), ("cnn", "lamb", "bfloat16", 4),
                                                                    ("transformer", "adamw", "bfloat16", 2),
                                                                    ("lstm", "clipped", "float16", 3)))])
-def test_contributions_of_16_bits_are_half_the_bytes_and_the_same_bits_for_every_number(network, optimizer, kind, size, tmp_path):
+def test_contributions_of_16_bits_are_half_the_bytes_and_the_same_bits_for_every_number(network, optimizer, kind, size,
+                                                                                        tmp_path):
     def work(rank: int) -> Any:
         return trained(network, optimizer, "float32", reduce_dtype=kind), Counted.received
     alone = trained(network, optimizer, "float32", reduce_dtype=kind)

@@ -67,8 +67,8 @@ def trained(optimizer: str, precision: str, **options: Any) -> tuple[dict[str, b
     model.load_optimizer_state_dict(before)
     outputs += called(model, 1)
     states = {**net.state_dict(), **model.optimizer_state_dict()}
-    return {n: np.ascontiguousarray(a).tobytes() for n, a in states.items()}, [np.ascontiguousarray(a).tobytes() for a in outputs], \
-        model.skipped_updates
+    taken = {n: np.ascontiguousarray(a).tobytes() for n, a in states.items()}
+    return taken, [np.ascontiguousarray(a).tobytes() for a in outputs], model.skipped_updates
 
 
 FIRST = [("adamw", "float32", 3, 2, SharedMemory), ("lamb", "mixed", 2, 1, TwoHosts)]
@@ -104,7 +104,8 @@ def test_a_process_keeps_its_share_of_the_states_and_updates_that_share(size, tm
         called(model, 1)
         session = model.source.session
         rows = sorted({row.n for row in model.plan.parts["update"].every_row()})
-        return {n: session[n].nbytes for n in session.names("optimizer")}, {n: session[n].nbytes for n in session.names("parameter")}, rows
+        states, weights = ({n: session[n].nbytes for n in session.names(kind)} for kind in ("optimizer", "parameter"))
+        return states, weights, rows
     each = forked(tmp_path, size, held)
     whole, weights, _ = held(0)
     large = {f"{name}.{slot}": n for name, n in weights.items()
@@ -119,7 +120,8 @@ def test_a_process_keeps_its_share_of_the_states_and_updates_that_share(size, tm
             assert parts == [n] * size
     own = [n // 4 for n in (states["0.weight.exp_avg"] for states, _, _ in each)]
     assert sum(own) == 40 * INNER
-    assert all(n in rows and 40 * INNER not in rows for n, (_, _, rows) in zip(own, each, strict=True)), "the update goes over that share only"
+    assert all(n in rows and 40 * INNER not in rows for n, (_, _, rows) in zip(own, each, strict=True)), \
+        "the update goes over that share only"
     assert all(held == weights for _, held, _ in each), "weights are whole everywhere"
 
 
@@ -273,4 +275,5 @@ def test_models_of_one_network_have_the_option_alike(tmp_path):
         called(model_of(net, optim.AdamW(lr=0.01)), 1)
         called(model_of(net, optim.AdamW(lr=0.01), **SHARDED), 1)
     found = forked(tmp_path, 2, work)
-    assert all(isinstance(e, OptionError) and "use the same types of moments and optimizer_sharded" in str(e) for e in found), found
+    wanted = "use the same types of moments and optimizer_sharded"
+    assert all(isinstance(e, OptionError) and wanted in str(e) for e in found), found

@@ -149,7 +149,7 @@ def test_frames_arrive_in_any_pieces():
 
 
 def test_processors_are_dealt_by_cores(tmp_path):
-    for cpu in range(8):                                       # two packages, whose cores are 0 and 4, 1 and 5 ... by the system's numbers
+    for cpu in range(8):  # two packages, whose cores are 0 and 4, 1 and 5 ... by the system's numbers
         folder = tmp_path / f"cpu{cpu}" / "topology"
         folder.mkdir(parents=True)
         (folder / "core_id").write_text(str(cpu % 4 // 2))

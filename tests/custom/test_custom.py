@@ -11,7 +11,16 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from declared import ALPHA, F, compiled_leaky_relu, cube, file_with, leaky_relu, python_leaky_relu, taken_back  # noqa: F401
+from declared import (  # noqa: F401
+    ALPHA,
+    F,
+    compiled_leaky_relu,
+    cube,
+    file_with,
+    leaky_relu,
+    python_leaky_relu,
+    taken_back,
+)
 from paths import rare
 
 import tileflow

@@ -36,7 +36,8 @@ def test_every_page_that_an_error_names_is_there() -> None:
         match = NAMED.search(text)
         assert match, f"{where}: {text}"
         assert f"docs/{match[1]}" in pages.PAGES, f"{where} names {match[0]}, which is not there"
-        assert match[2] is None or match[2] in pages.anchors(pages.DOCS / match[1]), f"{where} names {match[0]}, which has no such heading"
+        assert match[2] is None or match[2] in pages.anchors(pages.DOCS / match[1]), \
+            f"{where} names {match[0]}, which has no such heading"
 
 
 @pytest.mark.parametrize(("page", "says"),

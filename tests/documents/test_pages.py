@@ -142,7 +142,8 @@ def test_what_a_page_shows_can_be_read(page: str) -> None:
                 cli.parse(words)
         elif block.language == "toml" and not block.text.startswith("name ="):
             tomllib.loads(block.text)
-        assert block.language != "" or not re.search(r"^(?:tileflow (?!\w*:)|pip install|import )", block.text), f"{block.place}: say its language"
+        command = re.search(r"^(?:tileflow (?!\w*:)|pip install|import )", block.text)
+        assert block.language != "" or not command, f"{block.place}: say its language"
 
 
 def test_what_runs_elsewhere_is_named_there() -> None:

@@ -43,8 +43,10 @@ def test_links_lead_somewhere(page: str) -> None:
         name, _, anchor = unquote(link).partition("#")
         target = here.parent / name if name else here
         assert target.exists(), f"{page} links to {link}, which is not there"
-        assert not page.startswith("docs/") or target.resolve().is_relative_to(pages.DOCS), f"{page} links to {link}, which the site does not have"
-        assert not anchor or anchor in pages.anchors(target), f"{page} links to {link}; {name or page} has no such heading"
+        assert not page.startswith("docs/") or target.resolve().is_relative_to(pages.DOCS), \
+            f"{page} links to {link}, which the site does not have"
+        assert not anchor or anchor in pages.anchors(target), \
+            f"{page} links to {link}; {name or page} has no such heading"
 
 
 def test_links_that_lead_nowhere_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +68,8 @@ def test_the_table_of_contents_names_pages_that_are_there() -> None:
     text = (pages.DOCS / ".nav.yml").read_text("utf-8")
     named = re.findall(r"^ *- (\S+\.md)$", text, re.MULTILINE)
     assert len(named) == len(set(named)), "docs/.nav.yml names a page twice"
-    assert not [name for name in named if f"docs/{name}" not in pages.PAGES], "docs/.nav.yml names pages that are not there"
+    gone = [name for name in named if f"docs/{name}" not in pages.PAGES]
+    assert not gone, "docs/.nav.yml names pages that are not there"
     assert '- "*.md"' in text
     assert "- reference/*" in text
 
@@ -82,13 +85,15 @@ def public() -> Iterator[tuple[str, list[str]]]:
             yield module, getattr(found, "__all__", [n for n, v in vars(found).items() if isinstance(v, type)
                                                      and v.__module__ == found.__name__])
         else:
-            yield module, []                        # for frameworks that may be missing: the page is asked for, and the sources say what is in it
+            # for frameworks that may be missing: the page is asked for, and the sources say what is in it
+            yield module, []
 
 
 def test_every_public_module_has_a_page_of_the_reference() -> None:
     for module, names in public():
         real = REAL.get(module, module)
-        assert real in REFERENCE, f"the reference lacks {module}: add docs/reference/{module}.md with the line `::: {real}`"
+        assert real in REFERENCE, \
+            f"the reference lacks {module}: add docs/reference/{module}.md with the line `::: {real}`"
         for name in names:
             if isinstance(getattr(importlib.import_module(module), name), types.ModuleType):
                 assert f"{module}.{name}" in REFERENCE, f"the reference lacks {module}.{name}"
@@ -133,7 +138,8 @@ def test_every_page_is_built_and_asks_for_nothing_from_elsewhere(site: Path) -> 
         if page.startswith("docs/"):
             built = site / Path(page).relative_to("docs").with_suffix(".html")
             text = built.read_text("utf-8")
-            assert not re.findall(r"<(?:script|img|iframe|source)[^>]+src=\"?https?:[^ >]*|<link[^>]+stylesheet[^>]*https?:[^ >]*", text), page
+            foreign = r"<(?:script|img|iframe|source)[^>]+src=\"?https?:[^ >]*|<link[^>]+stylesheet[^>]*https?:[^ >]*"
+            assert not re.findall(foreign, text), page
             assert f'href="{"../" * (page.count("/") - 1)}' in text
     assert 'href="batching.html' in (site / "index.html").read_text("utf-8")
 

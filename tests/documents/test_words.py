@@ -51,9 +51,11 @@ def reached(root: Any, path: list[str]) -> Any:
     name."""
     for i, part in enumerate(path):
         if not hasattr(root, part) and isinstance(root, type) and i == len(path) - 1:
-            assert part in root.__annotations__ or f"self.{part}" in inspect.getsource(root), f"{root.__name__} has no {part}"
+            assert part in root.__annotations__ or f"self.{part}" in inspect.getsource(root), \
+                f"{root.__name__} has no {part}"
             return None
-        root = importlib.import_module(f"{root.__name__}.{part}") if inspect.ismodule(root) and not hasattr(root, part) else getattr(root, part)
+        is_room = inspect.ismodule(root) and not hasattr(root, part)
+        root = importlib.import_module(f"{root.__name__}.{part}") if is_room else getattr(root, part)
     return root
 
 
@@ -80,10 +82,12 @@ def check_ours(word: str) -> None:
             assert isinstance(call, ast.Call)
             bound = inspect.signature(found)
             known = bound.parameters
-            assert all(k.arg in known or any(p.kind is p.VAR_KEYWORD for p in known.values()) for k in call.keywords), word
+            takes_any = any(p.kind is p.VAR_KEYWORD for p in known.values())
+            assert takes_any or all(k.arg in known for k in call.keywords), word
     else:
         name = word.partition("(")[0].partition("[")[0]
-        assert name in declarations() or name in ARGUMENTS or word in ("forward", "log.jsonl", "test_loss", "val_loss", "data[i]", "len(data)"), word
+        others = ("forward", "log.jsonl", "test_loss", "val_loss", "data[i]", "len(data)")
+        assert name in declarations() or name in ARGUMENTS or word in others, word
 
 
 def check_theirs(word: str, homes: list[Any]) -> None:

@@ -42,7 +42,7 @@ def lowered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[st
         return real(*args)
     monkeypatch.setattr(lowering, "make_plan", noted)
     monkeypatch.setattr(store, "enabled", True)
-    folder, kind = cache.folder(), f"image-{os.getpid()}-{tmp_path.name}"       # other workers have folders of that name
+    folder, kind = cache.folder(), f"image-{os.getpid()}-{tmp_path.name}"  # other workers have folders of that name
     monkeypatch.setattr(store, "_name", lambda key: f"{kind}-{key}")
     monkeypatch.setattr(store, "KINDS", (kind,))
     yield made

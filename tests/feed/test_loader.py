@@ -274,8 +274,8 @@ def test_a_worker_that_hangs_has_a_timeout(tmp_path: Path):
     for _ in range(2):
         epoch = iter(made)
         assert labels([next(epoch), next(epoch)]) == [0, 1, 2, 3] * 2
-        with pytest.raises(DataError,
-                           match=r"Worker process 0 \(pid \d+\) that reads data Patient gave nothing for 5 s \(the timeout\)"):
+        wanted = r"Worker process 0 \(pid \d+\) that reads data Patient gave nothing for 5 s \(the timeout\)"
+        with pytest.raises(DataError, match=wanted):
             next(epoch)
         assert made._workers is not None
         assert not any(map(is_running, made._workers.pids))

@@ -281,7 +281,7 @@ def test_tiles_can_execute_the_plan(case: Case) -> None:
     assert report.ok, report.to_text()
 
 
-# ---- what no kernel computes is refused -----------------------------------------------------------------------------------------
+# ---- what no kernel computes is refused ------------------------------------------------------------------------------
 
 @paths.exhaustive
 @pytest.mark.parametrize("kind", ["int32", "bool"])

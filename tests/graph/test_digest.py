@@ -46,7 +46,8 @@ def test_what_is_trained_and_the_batch_count():
 
 
 def test_it_is_the_same_in_every_process():
-    script = f"import sys; sys.path[:0] = {PATH.split(os.pathsep)!r}; from test_digest import made, of; print(of(made()))"
+    script = (f"import sys; sys.path[:0] = {PATH.split(os.pathsep)!r}; "
+              "from test_digest import made, of; print(of(made()))")
     seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"                # this process has another one
     found = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, cwd=ROOT,
                            env={"PYTHONHASHSEED": seed, "PATH": "", "NUMBA_NUM_THREADS": "1"}).stdout

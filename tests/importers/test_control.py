@@ -152,7 +152,8 @@ def imported(model: onnx.ModelProto, dtype: str | None = None, **options: Any) -
 def run(graph: Graph, feeds: Mapping[str, Array], weights: Mapping[str, Array], threads: int = 1, detect: bool = False) -> dict[str, Array]:
     """What the engine computes of a graph."""
     engine = engine_of(graph, weights, threads, detect)
-    return {name: a[0] for name, a in engine.run({v.name: np.ascontiguousarray(feeds[v.name])[None] for v in engine.image.inputs}).items()}
+    arrays = {v.name: np.ascontiguousarray(feeds[v.name])[None] for v in engine.image.inputs}
+    return {name: a[0] for name, a in engine.run(arrays).items()}
 
 
 def engine_of(graph: Graph, weights: Mapping[str, Array], threads: int = 1, detect: bool = False) -> Any:

@@ -13,7 +13,14 @@ from effort import at_most
 
 from tileflow.importers.onnx.hosted import Attributes, hosted_form
 from tileflow.importers.onnx.hosted.patterns import matcher
-from tileflow.system.errors import DataError, ModelError, OutOfMemoryError, ShapeError, TypeMismatchError, UnsupportedError
+from tileflow.system.errors import (
+    DataError,
+    ModelError,
+    OutOfMemoryError,
+    ShapeError,
+    TypeMismatchError,
+    UnsupportedError,
+)
 
 
 def run(name: str, *data: Any, outputs: int = 1, **attributes: Any) -> Any:

@@ -18,7 +18,14 @@ from tileflow.graph import TensorType
 from tileflow.importers.onnx import export_model, import_graph, inspect_model, load_model, wrap_model
 from tileflow.importers.onnx.bind import evaluate as evaluate_dim
 from tileflow.importers.onnx.rebatch import rescaled
-from tileflow.system.errors import ModelError, OptionError, ShapeError, TileflowError, TypeMismatchError, UnsupportedError
+from tileflow.system.errors import (
+    ModelError,
+    OptionError,
+    ShapeError,
+    TileflowError,
+    TypeMismatchError,
+    UnsupportedError,
+)
 
 RNG = np.random.default_rng(7)
 

@@ -110,7 +110,8 @@ def test_code_is_made_for_the_path_and_a_users_own_beside_it_for_the_processor()
     for path in cpu.available():
         with cpu.forced(path):
             made.add(built(Leaf(double, "f4[r], f4[r]"))[0])
-    found = [cpu.PATHS[path] for path in cpu.available()]           # paths of the same vectors may come to the same code of so little
+    # paths of the same vectors may come to the same code of so little
+    found = [cpu.PATHS[path] for path in cpu.available()]
     assert len({path.name for path in found}) <= len(made) <= len({Target.of(path) for path in found})
     text = next(iter(njit("void(f4[::1], f4[::1])")(double).inspect_asm().values()))
     assert ("ymm" in text or "zmm" in text) == bool(binding.get_host_cpu_features().get("avx"))
@@ -128,7 +129,8 @@ def test_another_processor_can_be_told() -> None:
 def test_equal_names_are_equal_code_and_equal_code_has_one_name_but_for_a_few(tmp_path: Path, turn: int | None) -> None:
     """Every leaf that the checks of a path run, lowered anew in another process than the one that compiled it,
     mostly."""
-    found, path = tmp_path / "code", cpu.PATHS[FASTEST].name       # a path with tiles or halves runs few checks besides those of its vectors
+    # a path with tiles or halves runs few checks besides those of its vectors
+    found, path = tmp_path / "code", cpu.PATHS[FASTEST].name
     passed(pytest_in_a_process("leaf_code", CHECKS, selection(path), turn, TILEFLOW_PATHS=path,
                                TILEFLOW_LEAF_CODE=str(found)))
     lines = [line.split("\t") for line in found.read_text().splitlines()]
@@ -139,5 +141,6 @@ def test_equal_names_are_equal_code_and_equal_code_has_one_name_but_for_a_few(tm
     for name, _, now, _ in lines:
         names.setdefault(now, []).append(name)
     several = [same for same in names.values() if len(same) > 1]
-    few = len(lines) // (50 if turn is None else 25)               # bodies that two modules have, or that ask nothing of a type's sign: every turn's
+    # bodies that two modules have, or that ask nothing of a type's sign: every turn's
+    few = len(lines) // (50 if turn is None else 25)
     assert len(several) <= few, several

@@ -70,7 +70,8 @@ def test_names_are_the_same_in_every_process() -> None:
     script = "from test_content import BODIES, leaf\nfor kind in BODIES:\n    print(leaf(kind, '2.0').stored_name)\n"
     script += "from tileflow.kernels.rows import row_leaf\nfrom tileflow.kernels.attention.float32 import attention_leaf\n"
     script += "from tileflow.kernels.gemm.tiles import pack_leaf\nfrom tileflow.kernels.isa.paths import PATHS\n"
-    script += "print(row_leaf('softmax', 'f4').stored_name, attention_leaf('f4').stored_name, pack_leaf('f4', PATHS['amx']).stored_name)\n"
+    script += "leaves = row_leaf('softmax', 'f4'), attention_leaf('f4'), pack_leaf('f4', PATHS['amx'])\n"
+    script += "print(*(leaf.stored_name for leaf in leaves))\n"
     found = {subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=100, check=True,
                             env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": PATH}).stdout
              for seed in ("1", "2")}
@@ -117,7 +118,8 @@ def test_what_nothing_is_known_of_has_no_name_and_what_says_its_content_has() ->
                        match=r"Unknown says nothing that names it in the cache; give its class a method content\(\)"):
         content.digest(holding(Unknown()))
     for kind in (Told, Fields):
-        assert content.digest(holding(kind(1.0))) == content.digest(holding(kind(1.0))) != content.digest(holding(kind(2.0)))
+        one, same, other = (content.digest(holding(kind(x))) for x in (1.0, 1.0, 2.0))
+        assert one == same != other
 
 
 def test_an_edit_recompiles_what_it_touches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

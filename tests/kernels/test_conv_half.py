@@ -216,7 +216,7 @@ def test_the_host_computes_them_on_sixteen_bits_in_one_region_of_channels_last()
         fewer = winograd.serves(Conv().problem((8, 64, 28, 28), (64, 64, 3, 3)), "f4", cpu.current())
         assert taken((8, 64, 28, 28), (64, 64, 3, 3), "float16") != fewer
         assert taken((8, 64, 28, 28), (64, 64, 3, 3)) != (fewer and not cpu.current().pairs)
-        pairs = cpu.current().pairs                                # of few channels they fill no vectors, whichever side has them
+        pairs = cpu.current().pairs  # of few channels they fill no vectors, whichever side has them
         assert [taken((2, c, 12, 12), (oc, c, 5, 5))
                 for c, oc in ((10, 20), (20, 10), (16, 16))] == [False, False, pairs]
         for c, gradients in ((3, False), (10, False), (16, True), (64, True)):

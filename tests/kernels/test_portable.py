@@ -85,7 +85,8 @@ def drawn(seed: int) -> tuple[Op, list[tuple[int, ...]]]:
         left, right = r.randrange(2), r.randrange(2)
         k *= r.choice((1, 4, 8))
         return OPS["Gemm"](transA=left, transB=right), [(k, m) if left else (m, k), (n, k) if right else (k, n)]
-    batch, groups, c, oc = r.choice((1, 2, 8)), 1, r.choice((1, 3, 8, 17, 32, 64, 96, 128)), r.choice((8, 16, 24, 33, 64, 96, 128))
+    batch, groups = r.choice((1, 2, 8)), 1
+    c, oc = r.choice((1, 3, 8, 17, 32, 64, 96, 128)), r.choice((8, 16, 24, 33, 64, 96, 128))
     if r.random() < 0.4:
         groups = r.choice((2, 4, c))
         c, oc = (c, c) if groups == c else (c * groups, oc * groups)
@@ -147,8 +148,8 @@ def test_two_computers_write_one_hash(threads: int, tmp_path: Path) -> None:
 
 def test_a_cpu_without_fused_multiply_adds_is_told() -> None:
     with cpu.forced("generic"):
-        with pytest.raises(UnsupportedError,
-                           match=r"Option bits 'portable' needs fused multiply-adds, and of this CPU only the generic kernels"):
+        wanted = r"Option bits 'portable' needs fused multiply-adds, and of this CPU only the generic kernels"
+        with pytest.raises(UnsupportedError, match=wanted):
             Host.of(Options(bits="portable"))
         assert Host.of(Options(bits="path")).arithmetic == "highest"
 

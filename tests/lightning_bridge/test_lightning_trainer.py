@@ -12,7 +12,8 @@ from peers import needs
 torch = needs("torch")
 needs("onnxscript")
 pl = needs("lightning.pytorch")
-pytestmark = [pytest.mark.exhaustive, pytest.mark.filterwarnings("ignore")]                 # Lightning's own, and those of what it imports
+# Lightning's own, and those of what it imports
+pytestmark = [pytest.mark.exhaustive, pytest.mark.filterwarnings("ignore")]
 
 
 class Module(pl.LightningModule):
@@ -74,7 +75,8 @@ def test_it_follows_lightning_on_pytorch(tmp_path):
         module = Module()
         made = trainer(tmp_path, accelerator=accelerator)
         made.fit(module)
-        found[accelerator] = module.state_dict(), made.callback_metrics, made.global_step, made.optimizers[0].param_groups[0]["lr"]
+        rate = made.optimizers[0].param_groups[0]["lr"]
+        found[accelerator] = module.state_dict(), made.callback_metrics, made.global_step, rate
     (ours, logged, steps, rate), (native, wanted, its, its_rate) = found["ipu"], found["cpu"]
     assert (steps, rate) == (its, its_rate)
     assert logged.keys() == wanted.keys() == {"loss", "right", "val_right"}
@@ -264,8 +266,8 @@ def test_a_training_step_without_a_loss_is_refused_in_a_sentence(tmp_path, retur
         def training_step(self, batch, batch_idx):
             self.net(batch[0])
             return returned
-    with pytest.raises(Exception,
-                       match=r"training_step\(\) must return its loss, a tensor or a dict with one under 'loss', not NoneType"):
+    wanted = r"training_step\(\) must return its loss, a tensor or a dict with one under 'loss', not NoneType"
+    with pytest.raises(Exception, match=wanted):
         trainer(tmp_path, accelerator="ipu").fit(Without())
 
     class Within(Module):

@@ -204,7 +204,8 @@ def test_what_a_pass_leaves_is_verified():
     graph.outputs = [b.Neg(b.Exp(x))]
 
     def done(*changes: Callable[[Graph], Graph]) -> Graph:
-        passes = [Pass(str(i), lambda g, s, change=change: change(g)) for i, change in enumerate(changes)]  # type: ignore[misc]
+        passes = [Pass(str(i), lambda g, s, change=change: change(g))  # type: ignore[misc]
+                  for i, change in enumerate(changes)]
         return run_passes(graph, passes, setting)
 
     setting = PassSetting(cpu.current())
@@ -376,7 +377,8 @@ def test_in_place_rows_merge():
 
 
 def test_bind_resolves_and_merges():
-    rows = [Row(copy["u4"], [ArrayOperand(Place(("io", s), 256 * i), (4,), 4) for s in "ab"], 4, 1, 1.0, True) for i in range(3)]
+    rows = [Row(copy["u4"], [ArrayOperand(Place(("io", s), 256 * i), (4,), 4) for s in "ab"], 4, 1, 1.0, True)
+            for i in range(3)]
 
     def resolve(place: Place) -> int:
         return place.offset + (0 if place.region[1] == "a" else 8192)
@@ -525,7 +527,8 @@ def _(op: DoubledWithSums, form: HostForm, inputs: Any, outputs: Any, cpu: Any) 
 
 
 def attached(build: Any, keep: bool = False) -> tuple[list[str], list[np.ndarray], list[np.ndarray]]:
-    """Names of the lowered nodes and what the host added to each, results with epilogues, results node by node; x and y [2, 3, 4], z [3, 1]."""
+    """Names of the lowered nodes and what the host added to each, results with epilogues, results node by node; x and y
+    [2, 3, 4], z [3, 1]."""
     graph = Graph()
     b = Builder(graph)
     names, shapes = ("x", "y", "z", "s"), ((2, 3, 4), (2, 3, 4), (3, 1), (1,))

@@ -103,7 +103,8 @@ def test_classes_as_in_scikit_learn(classes: int, tied: bool):
         for name, value in wanted.items():
             if (name, form, tied) == ("auc", "log_probabilities", True):
                 continue                                                            # log and exp round equal probabilities apart
-            assert measured(name, OutputMeaning("classes", form), values, y) == pytest.approx(value, rel=1e-12, abs=1e-12), (name, form)
+            found = measured(name, OutputMeaning("classes", form), values, y)
+            assert found == pytest.approx(value, rel=1e-12, abs=1e-12), (name, form)
 
 
 def test_classes_that_do_not_occur_as_in_scikit_learn():

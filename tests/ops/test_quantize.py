@@ -57,7 +57,8 @@ def test_what_follows_a_product_is_done_to_its_blocks(packed: bool) -> None:
     model = model_of(nodes, [port("x", (13, 40), "uint8"), *([] if packed else [port("w", (40, 21), "int8")])], [port("y", (13, 21), "uint8")],
                      {**weights, **({"w": w} if packed else {})}, opset=21, ir_version=10)
     graph = host_passes(imported(model).graph)
-    assert [hosting.added(n.op) for n in graph.nodes if n.op.name not in ("Map", "Cast")] == [{"epilogue"}], [n.op for n in graph.nodes]
+    added = [hosting.added(n.op) for n in graph.nodes if n.op.name not in ("Map", "Cast")]
+    assert added == [{"epilogue"}], [n.op for n in graph.nodes]
     sums = (x.astype(np.float32) - 9) @ w.astype(np.float32)
     wanted = np.clip(np.rint(np.maximum(sums * scale + bias, 0) / 4) + 3, 0, 255).astype(np.uint8)
     found, = Backend.prepare(model).run([x] if packed else [x, w])

@@ -274,7 +274,8 @@ def test_bfloat16_where_units_are_no_pairs_or_nobody_multiplies_them(path: str, 
         found = make_engine(program, Session(),
                             host=Host(threads=1)).run({f"x{i}": a for i, a in enumerate(arrays) if a is not None})
         for value, want in zip(program.micro.outputs, op.reference(*widened(arrays)), strict=True):
-            assert np.abs(found[value.name].reshape(want.shape).astype("float64") - want).max() <= 2.0 ** -6 * np.abs(want).max()
+            got = found[value.name].reshape(want.shape).astype("float64")
+            assert np.abs(got - want).max() <= 2.0 ** -6 * np.abs(want).max()
 
 
 # ---- graphs

@@ -207,7 +207,8 @@ def test_every_declaration_is_complete():
 
 
 def test_importing_options_is_cheap():
-    code = "import sys, tileflow.options.options; assert not {'numba', 'numpy', 'onnx'} & set(sys.modules), sorted(sys.modules)"
+    code = ("import sys, tileflow.options.options; "
+            "assert not {'numba', 'numpy', 'onnx'} & set(sys.modules), sorted(sys.modules)")
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 

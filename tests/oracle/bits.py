@@ -1,7 +1,7 @@
 """Digests of what networks compute and learn, to the bit, with code compiled for one CPU path: the same on whatever machine it runs.
 
-    python tests/oracle/bits.py avx2            # prints one path's digests, by network; of some, with their names after it
-    python tests/oracle/bits.py --write         # tests/oracle/bits.json anew, for the paths of this machine: where a change of bits is meant
+    python tests/oracle/bits.py avx2      # prints one path's digests, by network; of some, with their names after it
+    python tests/oracle/bits.py --write   # tests/oracle/bits.json anew, for this machine's paths: after a meant change
 
 What is compiled depends on the version of LLVM, so the digests are of one. `tests/lower/test_bits.py` compares; a
 process computes one path.

@@ -1,6 +1,6 @@
 """Golden figures of the tile machine: cycles and bytes of small programs on several machines, as golden_tiles.json has them.
 
-    python tests/oracle/golden_tiles.py --write        after a change of the model that is meant: look at the difference before you commit it
+    python tests/oracle/golden_tiles.py --write        after a change of the model that is meant: look at the difference
 """
 from __future__ import annotations
 

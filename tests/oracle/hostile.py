@@ -1,6 +1,7 @@
 """Small files to damage, and ways to damage them: bytes, and what the bytes mean. Deterministic by seed.
 
-`python tests/oracle/hostile.py 600` goes on for ten minutes, each case in bounded time and memory, and prints what is no sentence.
+`python tests/oracle/hostile.py 600` goes on for ten minutes, each case in bounded time and memory, and prints what is
+no sentence.
 `tests/oracle/hostile_models.py` judges a number of models, each in a process of its own.
 """
 from __future__ import annotations

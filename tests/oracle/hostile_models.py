@@ -1,7 +1,7 @@
 """Mutated models, each judged in a forked process of its own: one sentence or the right answer, in little time and memory.
 
     python tests/oracle/hostile_models.py 1000                                # seeds 0 to 999
-    python tests/oracle/hostile_models.py 1 --first 77 --keep damaged         # one of them again, its file kept in the folder `damaged`
+    python tests/oracle/hostile_models.py 1 --first 77 --keep damaged         # one again, its file kept in `damaged`
 
 The models are those of `hostile.py`, damaged as there. A model that is taken is planned for inference and for training, and computed by the
 operators' references, so nothing is compiled; where ONNX Runtime is installed and takes the model as well, both must give the same numbers.

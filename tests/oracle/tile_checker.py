@@ -366,7 +366,8 @@ def _memory(tiled: TileProgram, brought: list[Array]) -> Iterator[str]:
     folds = set(folded(program.schedule))
     for i, entry in enumerate(tiled.memory_schedule.entries):
         for v in entry.node.operands:
-            if entry.part not in folds or v not in program.links:             # gradients are added as soon as they are made, and do not wait
+            # gradients are added as soon as they are made, and do not wait
+            if entry.part not in folds or v not in program.links:
                 last[rooted(v)] = i
     always = np.zeros(tiled.chip.tiles)
     named: set[str] = set()

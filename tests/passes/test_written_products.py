@@ -115,8 +115,8 @@ def asked_alone(b: Builder, x: Value, y: Value) -> tuple[Value, Value]:
 
 
 @pytest.mark.parametrize("change", [
-    lambda b, x, y: (b.Mul(x, b.constant(np.full((4, 1), 0.5))), y),                                   # a number for each row
-    lambda b, x, y: (b.Mul(x, b.ReduceMax(y, axes=(0, 1, 2, 3), keepdims=0)), y),                      # none that is known
+    lambda b, x, y: (b.Mul(x, b.constant(np.full((4, 1), 0.5))), y),  # a number for each row
+    lambda b, x, y: (b.Mul(x, b.ReduceMax(y, axes=(0, 1, 2, 3), keepdims=0)), y),  # none that is known
     lambda b, x, y: (b.Mul(x, number(b, x, 0.0)), y), lambda b, x, y: (b.Mul(x, number(b, x, np.nan)), y),
     lambda b, x, y: (b.Mul(x, number(b, x, 1e30)), b.Mul(y, number(b, x, 1e-30))),
     lambda b, x, y: (b.Mul(x, number(b, x, np.inf)), y), lambda b, x, y: (b.Add(x, number(b, x, 0.5)), y),
@@ -128,8 +128,10 @@ def test_what_is_no_scaled_product_stays(change: Any) -> None:
     assert list(map(repr, graph.nodes)) == before
 
 
-@pytest.mark.parametrize(("middle", "perm", "last"), [((6, 5, 4), (0, 2, 1), (2, 3, 4, 5)),           # rows that are no positions
-                                                      ((3, 2, 4, 5), (1, 0, 3, 2), (2, 3, 5, 4)),      # the first axes move, too
+# rows that are no positions
+@pytest.mark.parametrize(("middle", "perm", "last"), [((6, 5, 4), (0, 2, 1), (2, 3, 4, 5)),
+                                                      # the first axes move, too
+                                                      ((3, 2, 4, 5), (1, 0, 3, 2), (2, 3, 5, 4)),
                                                       ((6, 4, 5), (0, 2, 1), (3, 2, 5, 4))], ids=str)  # other heads
 def test_other_turns_stay(middle: tuple[int, ...], perm: tuple[int, ...], last: tuple[int, ...]) -> None:
     def change(b: Builder, x: Value, y: Value) -> tuple[Value, Value]:

@@ -48,8 +48,8 @@ def test_worker_processes(mode):
 def test_sizes():
     loader = poptorch.DataLoader(options(), ROWS, batch_size=2)
     assert (loader.combinedBatchSize, loader.combined_batch_size, len(loader)) == (8, 8, 2)
-    with pytest.warns(UserWarning,
-                      match=r"The number of elements in the dataset \(23\) is not divisible .* will have a batch size of 7"):
+    said = r"The number of elements in the dataset \(23\) is not divisible .* will have a batch size of 7"
+    with pytest.warns(UserWarning, match=said):
         loader = poptorch.DataLoader(options(), ROWS, batch_size=2, drop_last=False, mode=MODE.AsyncRebatched,
                                      rebatched_worker_size=3)
     assert [len(x) for x, _ in loader] == [8, 8, 7]

@@ -101,8 +101,8 @@ def test_strategies_compute_the_same_bits(names):
 def test_a_pipeline_needs_micro_batches():
     options = poptorch.Options().setExecutionStrategy(poptorch.PipelinedExecution("A", "B", "C", "D"))
     options.Training.gradientAccumulation(4)
-    with pytest.raises(poptorch.Error,
-                       match=r"(?i)gradient.?accumulation must be greater than or equal to the number of pipeline stages \(7\)"):
+    wanted = r"(?i)gradient.?accumulation must be greater than or equal to the number of pipeline stages \(7\)"
+    with pytest.raises(poptorch.Error, match=wanted):
         poptorch.trainingModel(made(), options)(*rows(4))
 
 
@@ -199,7 +199,8 @@ def test_training_and_inference_share_weights():
 def test_life_of_an_executor():
     module, (x, y) = made(), rows(4)
     seen = []
-    before, after = poptorch.registerPreCompileHook(lambda: seen.append("before")), poptorch.registerPostCompileHook(lambda: seen.append("after"))
+    before = poptorch.registerPreCompileHook(lambda: seen.append("before"))
+    after = poptorch.registerPostCompileHook(lambda: seen.append("after"))
     model = poptorch.trainingModel(module)
     with pytest.raises(RuntimeError, match=r"Model has already been wrapped in 'poptorch\.trainingModel'"):
         poptorch.trainingModel(module)
@@ -343,7 +344,8 @@ def test_multi_conv_and_what_has_no_effect():
         def forward(self, x):
             x = poptorch.set_overlap_for_input(poptorch.ipu_print_tensor(x),
                                                poptorch.OverlapMode.OverlapAccumulationLoop)
-            with poptorch.MultiConv().planType(poptorch.MultiConvPlanType.Serial).availableMemoryProportions([0.2, 0.2]).cycle_back_off(0.2):
+            several = poptorch.MultiConv().planType(poptorch.MultiConvPlanType.Serial)
+            with several.availableMemoryProportions([0.2, 0.2]).cycle_back_off(0.2):
                 return self.a(x) + self.b(x)
     module, x = Two(), torch.randn(1, 1, 6, 6)
     model = poptorch.inferenceModel(module)
@@ -365,7 +367,8 @@ def test_groups_of_replicas():
     class Product(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.W, self.v = torch.nn.Parameter(torch.stack([torch.eye(3), 2 * torch.eye(3)])), torch.nn.Parameter(torch.ones(3))
+            self.W = torch.nn.Parameter(torch.stack([torch.eye(3), 2 * torch.eye(3)]))
+            self.v = torch.nn.Parameter(torch.ones(3))
 
         def forward(self, x):
             return poptorch.identity_loss((x @ self.W + self.v) ** 2, reduction="mean")

@@ -168,7 +168,7 @@ def test_attributes_change_by_setOptimizer():
     model = squares(module, made)
     model(x)
     scheduler = torch.optim.lr_scheduler.StepLR(made, 1, gamma=0.0)
-    made.step()                                                     # PyTorch wants it before the scheduler's; there are no gradients
+    made.step()  # PyTorch wants it before the scheduler's; there are no gradients
     scheduler.step()
     model.setOptimizer(made)
     before = module.weight.detach().clone()

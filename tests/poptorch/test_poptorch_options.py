@@ -24,7 +24,8 @@ def said() -> poptorch.Options:
     options.outputMode(poptorch.OutputMode.EveryN, 5)
     options.Precision.setPartialsType(torch.half)
     options.inputReplicaGrouping(2, poptorch.CommGroupType.Orthogonal)
-    options.TensorLocations.setOptimizerLocation(poptorch.TensorLocationSettings().useOnChipStorage(False).minElementsForOffChip(4))
+    on_host = poptorch.TensorLocationSettings().useOnChipStorage(False)
+    options.TensorLocations.setOptimizerLocation(on_host.minElementsForOffChip(4))
     options.TensorLocations.setWeightLocation(poptorch.TensorLocationSettings().min_elements_for_off_chip(8))
     options._Popart.set("automaticLossScalingSettings.binEdgeLocation", 0.25)
     options.anchorTensor("a", "fc1").anchor_tensor("b", "fc2")
@@ -133,7 +134,8 @@ def test_the_seed_is_pytorchs_too():
 def test_files(tmp_path):
     """Lines are cumulative, and parsed: nothing in them is executed."""
     path = tmp_path / "poptorch.conf"
-    path.write_text("# a comment\ndeviceIterations(1)\nsetExecutionStrategy(poptorch.ShardedExecution())\nTraining.gradientAccumulation(3)\n")
+    path.write_text("# a comment\ndeviceIterations(1)\nsetExecutionStrategy(poptorch.ShardedExecution())\n"
+                    "Training.gradientAccumulation(3)\n")
     options = poptorch.Options().replicationFactor(2).loadFromFile(path)
     assert options.tileflow() == tileflow.Options(device_iterations=1, strategy="sharded", gradient_accumulation=3,
                                                   replication_factor=2)

@@ -75,7 +75,8 @@ def test_it_follows_pytorch(tmp_path, monkeypatch):
                 torch.nn.functional.cross_entropy(model(x), y).backward()
                 optimizer.step()
     for name, weight in model.state_dict().items():
-        assert (ours[name] - weight).abs().flatten().quantile(0.99) < 1e-3, name       # a gradient that is nearly 0 may have either sign
+        # a gradient that is nearly 0 may have either sign
+        assert (ours[name] - weight).abs().flatten().quantile(0.99) < 1e-3, name
     images = torch.from_numpy(scripts.digits(train=False)[0] - 0.1307) / 0.3081
     other = names["Network"]()
     other.load_state_dict(ours)

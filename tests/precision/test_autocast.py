@@ -136,7 +136,8 @@ def test_every_rule(rule: Any, expected: str) -> None:
         return b.Max(b.MatMul(x, parameter(b, 0)), b.Exp(x))
     graph = graph_of(build, [(8, 8)])
     found = {"MatMul": "fp16", "Exp": "fp32", "Max": rule}
-    assert types(verify(autocast(graph, lambda node: CastRule(found[node.op.name], "float16"))))["Max"] == expected        # type: ignore[arg-type]
+    done = autocast(graph, lambda node: CastRule(found[node.op.name], "float16"))        # type: ignore[arg-type]
+    assert types(verify(done))["Max"] == expected
 
 
 def test_a_parameter_is_promoted_where_the_policy_says_so() -> None:

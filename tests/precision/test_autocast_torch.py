@@ -96,7 +96,8 @@ def test_outputs_and_gradients_err_as_pytorchs_do(name: str, exporter: str, prec
 @pytest.mark.parametrize("case", golden_casts.EXPORTED)
 def test_golden_lists_of_exported_files(case: str) -> None:
     found = golden_casts.casts(golden_casts.CASES[case]())
-    assert found == (golden_casts.FOLDER / f"{case}.txt").read_text(encoding="utf-8"), "python tests/oracle/golden_casts.py --write"
+    golden = (golden_casts.FOLDER / f"{case}.txt").read_text(encoding="utf-8")
+    assert found == golden, "python tests/oracle/golden_casts.py --write"
 
 
 @pytest.mark.parametrize(("name", "exporter", "precision"), ROWS)

@@ -57,7 +57,9 @@ def test_names_keep_their_end(shown, one, tmp_path):
     slowest = max(found["steps"], key=lambda s: s["cycles_per_update"])
     slowest["name"] = "encoder.layers." * 12 + "(the end)/MatMul_1"
     page = opened(shown, tmp_path, found)
-    where = """(name => { const box = name.closest('.link, td'), inside = name.getBoundingClientRect(), outside = box.getBoundingClientRect();
+    where = """(name => {
+      const box = name.closest('.link, td'), inside = name.getBoundingClientRect();
+      const outside = box.getBoundingClientRect();
       return [inside.width > outside.width, Math.round(inside.right - outside.right) <= 1, name.textContent]; })"""
     cut, end, name = page(f"{where}(document.querySelector('.slowest .name bdi'))")
     assert (cut, end, name) == (True, True, slowest["name"])
@@ -406,7 +408,8 @@ def test_the_tree_has_the_cycles_of_the_schedule(shown, several, tmp_path):
 def test_the_trace_is_zoomed_and_moved(shown, several, tmp_path):
     page = opened(shown, tmp_path, several)
     tab(page, "execution")
-    total = round(several["totals"]["seconds"] * several["chip"]["clock_hz"])             # what is waited for the host included
+    # what is waited for the host included
+    total = round(several["totals"]["seconds"] * several["chip"]["clock_hz"])
 
     def span():
         low, high = (int(n.replace(",", "")) for n in text(page, ".choices p").removeprefix("Cycles ").split(" of ")[0].split(" to "))

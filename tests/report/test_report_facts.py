@@ -176,7 +176,8 @@ def test_operators_read_and_make_variables_that_are_there(built):
         for n in (*s["inputs"], *s["outputs"]):
             v = named[n]
             assert v["ipu"] == s["ipu"]
-            added = s["part"].startswith("fold")        # what is folded is added as soon as it is made, in its producer's step
+            # what is folded is added as soon as it is made, in its producer's step
+            added = s["part"].startswith("fold")
             there = (first <= s["index"] <= last or (added and last < s["index"]) for first, last in v["stays"])
             assert v["birth"] is None or any(there), (s["name"], v["name"])
     assert any(named[n]["name"] == "conv.weight" for s in built["steps"] for n in s["inputs"] if s["op"] == "Conv")

@@ -119,7 +119,8 @@ def test_what_a_result_holds(result: tileflow.TrainResult, tmp_path: Path) -> No
     assert picture.save(tmp_path / "curves.svg").read_text() == picture == picture._repr_svg_()
     assert picture.startswith("<svg xmlns=")
     x = DRAW.random((7, 1, 6, 6)).astype(np.float32)
-    np.testing.assert_array_equal(result.predict(x), tileflow.inference_model(result.model.source.net)(x))          # type: ignore[attr-defined]
+    wanted = tileflow.inference_model(result.model.source.net)(x)          # type: ignore[attr-defined]
+    np.testing.assert_array_equal(result.predict(x), wanted)
 
 
 def test_predictions_are_scaled_as_in_training(tmp_path: Path) -> None:

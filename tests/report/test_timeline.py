@@ -100,7 +100,8 @@ def test_streams_stand_once_for_each_micro_batch_where_they_are_read(compiled: A
 def test_turns_that_are_not_drawn_take_as_long(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a long schedule, where only some turns are drawn, with what is waited for in the others."""
     for name in ("one IPU", "pipelined"):
-        report = tileflow.compile(Net(), inputs=[(4, 3, 8, 8)], machine={"name": "small", "base": "gc200", "tiles": 64},   # type: ignore[attr-defined]
+        machine = {"name": "small", "base": "gc200", "tiles": 64}
+        report = tileflow.compile(Net(), inputs=[(4, 3, 8, 8)], machine=machine,   # type: ignore[attr-defined]
                                   **{**CASES[name], "gradient_accumulation": 9}, allow_out_of_memory=True).report
         monkeypatch.setattr(gantt, "MOST", most)
         monkeypatch.setattr(trace, "MOST_EVENTS", most)
@@ -115,7 +116,8 @@ def test_turns_that_are_not_drawn_take_as_long(most: int, monkeypatch: pytest.Mo
 
 def test_reports_of_before_have_no_parts() -> None:
     """An input comes with the first part that runs as often, an output goes after the last."""
-    report = tileflow.compile(Net(), inputs=[(4, 3, 8, 8)], machine="gc200", **CASES["one IPU"]).report             # type: ignore[attr-defined]
+    report = tileflow.compile(Net(), inputs=[(4, 3, 8, 8)], machine="gc200",             # type: ignore[attr-defined]
+                              **CASES["one IPU"]).report
     before = {**report, "host": {**report["host"], "streams": [{k: v for k, v in s.items() if k != "part"}
                                                                for s in report["host"]["streams"]]}}
     assert gantt.Chart(before).clock == gantt.Chart(report).clock

@@ -55,12 +55,13 @@ def test_models_of_a_file_and_models_that_share_weights(tmp_path: Path):
     path = tmp_path / "net.onnx"
     tileflow.save_onnx(net(), path, X)
     loaded = tileflow.load(path)
-    models = tileflow.training_model(loaded, optimizer=optim.SGD(lr=0.1, momentum=0.9)), tileflow.inference_model(loaded)
+    trained = tileflow.training_model(loaded, optimizer=optim.SGD(lr=0.1, momentum=0.9))
+    models = trained, tileflow.inference_model(loaded)
     losses(models[0])
     trained, runs = pickle.loads(pickle.dumps(models))
     assert np.array_equal(runs(X), models[1](X))
     assert losses(trained) == losses(models[0])
-    assert np.array_equal(runs(X), models[1](X))                          # the two share weights, as those that they are copies of
+    assert np.array_equal(runs(X), models[1](X))  # the two share weights, as those that they are copies of
 
 
 def test_gradients_and_options():

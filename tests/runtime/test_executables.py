@@ -1,4 +1,5 @@
-"""Executables: what one process exports another one loads, without the model, and trains on to the same bits; what is refused, and why."""
+"""Executables: what one process exports another one loads, without the model, and trains on to the same bits; what is
+refused, and why."""
 from __future__ import annotations
 
 import copy
@@ -36,7 +37,14 @@ from tileflow.program.fields import Fault
 from tileflow.runtime import executable_file
 from tileflow.runtime.executable_file import Opened
 from tileflow.runtime.recipes import loss_data, loss_of
-from tileflow.system.errors import CheckpointError, ModelError, OptionError, OutOfMemoryError, TileflowError, UnsupportedError
+from tileflow.system.errors import (
+    CheckpointError,
+    ModelError,
+    OptionError,
+    OutOfMemoryError,
+    TileflowError,
+    UnsupportedError,
+)
 
 RNG = np.random.default_rng(7)
 X, Y = RNG.standard_normal((8, 6)).astype(np.float32), np.arange(8) % 3
@@ -47,7 +55,8 @@ PLAIN, FEW, MANY = 60, 110, 500
 def small(**options: Any) -> Any:
     """A training model of two layers with dropout, a batch normalisation, and a schedule."""
     net = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 3))
-    given = {"optimizer": optim.AdamW(lr=schedules.warmup(schedules.cosine(1e-2, total=20), 3), no_decay="auto"), **options}
+    rate = schedules.warmup(schedules.cosine(1e-2, total=20), 3)
+    given = {"optimizer": optim.AdamW(lr=rate, no_decay="auto"), **options}
     return tileflow.training_model(net, **given)
 
 
@@ -73,31 +82,41 @@ def with_control_flow() -> onnx.ModelProto:
     """A loop over a layer, then one of two branches, by what the data are."""
     def graph(name: str, nodes: list[Any], inputs: list[Any], outputs: list[Any]) -> onnx.GraphProto:
         return helper.make_graph(nodes, name, inputs, outputs)
-    body = graph("body", [node("MatMul", ["h", "w"], ["m"]), node("Tanh", ["m"], ["next"]), node("Identity", ["go"], ["still"])],
-                 [port("i", [], "int64"), port("go", [], "bool"), port("h", ["N", 6])], [port("still", [], "bool"), port("next", ["N", 6])])
+    turn = [node("MatMul", ["h", "w"], ["m"]), node("Tanh", ["m"], ["next"]), node("Identity", ["go"], ["still"])]
+    body = graph("body", turn,
+                 [port("i", [], "int64"), port("go", [], "bool"), port("h", ["N", 6])],
+                 [port("still", [], "bool"), port("next", ["N", 6])])
     branches = {f"{name}_branch": graph(name, [node("Mul", ["g", weight], [name])], [], [port(name, ["N", 6])])
                 for name, weight in (("then", "a"), ("else", "b"))}
     nodes = [node("Constant", [], ["turns"], value=tensor("turns", np.array(3, np.int64))),
              node("Constant", [], ["yes"], value=tensor("yes", np.array(True))),
              node("Loop", ["turns", "yes", "x"], ["g"], body=body), node("ReduceMean", ["x"], ["mean"], keepdims=0),
-             node("Constant", [], ["zero"], value=tensor("zero", np.array(0, np.float32))), node("Greater", ["mean", "zero"], ["above"]),
+             node("Constant", [], ["zero"], value=tensor("zero", np.array(0, np.float32))),
+             node("Greater", ["mean", "zero"], ["above"]),
              node("If", ["above"], ["z"], **branches), node("Gemm", ["z", "v", "c"], ["y"])]
     rng = np.random.default_rng(1)
-    weights = {"w": rng.standard_normal((6, 6)), "a": rng.standard_normal(6), "b": rng.standard_normal(6), "v": rng.standard_normal((6, 3)),
-               "c": np.zeros(3)}
-    return model_of(nodes, [port("x", ["N", 6])], [port("y", ["N", 3])], {n: a.astype(np.float32) for n, a in weights.items()})
+    weights = {"w": rng.standard_normal((6, 6)), "a": rng.standard_normal(6), "b": rng.standard_normal(6),
+               "v": rng.standard_normal((6, 3)), "c": np.zeros(3)}
+    return model_of(nodes, [port("x", ["N", 6])], [port("y", ["N", 3])],
+                    {n: a.astype(np.float32) for n, a in weights.items()})
 
 
-def of_images(count: int, network: type[Images] | type[Tokens] = Images, **options: Any) -> Callable[[Path], tuple[Any, tuple[np.ndarray, ...]]]:
+Made = Callable[[Path], tuple[Any, tuple[np.ndarray, ...]]]
+"""Makes a model, and rows for it, with its files in a folder."""
+
+
+def of_images(count: int, network: type[Images] | type[Tokens] = Images, **options: Any) -> Made:
     def made(folder: Path) -> tuple[Any, tuple[np.ndarray, ...]]:
         rng = np.random.default_rng(2)
-        return tileflow.training_model(network(), **options), (network.rows(rng, count), rng.integers(0, CLASSES, count))
+        model = tileflow.training_model(network(), **options)
+        return model, (network.rows(rng, count), rng.integers(0, CLASSES, count))
     return made
 
 
 def of_sequences(folder: Path) -> tuple[Any, tuple[np.ndarray, ...]]:
     rng = np.random.default_rng(2)
-    return tileflow.training_model(Recurrent(), optimizer=optim.RMSprop(lr=1e-2, momentum=0.9)), (Images.rows(rng, 4), rng.integers(0, CLASSES, 4))
+    model = tileflow.training_model(Recurrent(), optimizer=optim.RMSprop(lr=1e-2, momentum=0.9))
+    return model, (Images.rows(rng, 4), rng.integers(0, CLASSES, 4))
 
 
 def of_control_flow(folder: Path) -> tuple[Any, tuple[np.ndarray, ...]]:
@@ -107,14 +126,16 @@ def of_control_flow(folder: Path) -> tuple[Any, tuple[np.ndarray, ...]]:
     return model, (X, Y)
 
 
-KINDS: dict[str, Callable[[Path], tuple[Any, tuple[np.ndarray, ...]]]] = {
+KINDS: dict[str, Made] = {
     "cnn": of_images(8, optimizer=optim.SGD(lr=0.1, momentum=0.9), gradient_accumulation=2, device_iterations=2),
-    "encoder": of_images(4, Tokens, optimizer=optim.AdamW(lr=schedules.linear(1e-3, total=9), groups=[{"params": "*.bias", "weight_decay": 0}],
-                                                          max_grad_norm=1.0, average=schedules.ema(0.9))),
+    "encoder": of_images(4, Tokens, optimizer=optim.AdamW(
+        lr=schedules.linear(1e-3, total=9), groups=[{"params": "*.bias", "weight_decay": 0}], max_grad_norm=1.0,
+        average=schedules.ema(0.9))),
     "lstm": of_sequences,
     "control flow": of_control_flow,
     "mixed precision": of_images(4, precision="16-mixed", optimizer="adam"),
-    "pipelined": of_images(8, strategy="pipelined", pipeline_splits=("hidden",), gradient_accumulation=4, optimizer="adamw"),
+    "pipelined": of_images(8, strategy="pipelined", pipeline_splits=("hidden",), gradient_accumulation=4,
+                           optimizer="adamw"),
 }
 THREADS = (1, 2, 3, 5, 2, 3)
 ELSEWHERE = """
@@ -135,8 +156,8 @@ print(*sorted({m.split(".")[1] for m in sys.modules if m.startswith("tileflow.")
 
 def elsewhere(*lines: str) -> set[str]:
     """Load and call executables in a process of its own; what it has imported."""
-    done = subprocess.run([sys.executable, "-c", ELSEWHERE], input="\n".join(lines), env={**os.environ, "PYTHONPATH": PATH},
-                          text=True, capture_output=True, check=False)
+    done = subprocess.run([sys.executable, "-c", ELSEWHERE], input="\n".join(lines),
+                          env={**os.environ, "PYTHONPATH": PATH}, text=True, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
     return set(done.stdout.split())
 
@@ -155,13 +176,15 @@ def both(folder: Path, kinds: tuple[str, ...]) -> dict[str, Both]:
         calls(model, *arrays)
         np.savez(f"{path}.npz", *arrays)
         assert model.save(path) == path
-        here[kind] = {f"arr_{i}": a for i, a in enumerate(calls(model, *arrays))} | {f"state {n}": a for n, a in states(model).items()}
+        here[kind] = {f"arr_{i}": a for i, a in enumerate(calls(model, *arrays))}
+        here[kind] |= {f"state {n}": a for n, a in states(model).items()}
         lines.append(f"{path} {threads}")
     elsewhere(*lines)
     found = {}
     for kind in kinds:
         with np.load(folder / f"{kind}.tileflow.found.npz") as stored:
-            found[kind] = here[kind], {name: stored[name].tobytes() for name in stored.files}, folder / f"{kind}.tileflow"
+            there = {name: stored[name].tobytes() for name in stored.files}
+        found[kind] = here[kind], there, folder / f"{kind}.tileflow"
     return found
 
 
@@ -178,7 +201,7 @@ def assert_same(found: Both) -> None:
 
 @pytest.mark.parametrize("kind", FEWER)
 def test_another_process_trains_on_to_the_same_bits(kind: str, trained_elsewhere: dict[str, Both]) -> None:
-    """Outputs, losses, weights, statistics, moments, averages, counts and the loss scale, whatever the number of threads."""
+    """Outputs, losses, weights, statistics, moments, averages, counts and the loss scale, for any number of threads."""
     assert_same(trained_elsewhere[kind])
 
 
@@ -191,7 +214,7 @@ def test_and_so_do_these(kind: str, tmp_path: Path) -> None:
 @exhaustive
 @pytest.mark.parametrize("seed", range(6))
 def test_drawn_strategies_and_options(seed: int, tmp_path: Path) -> None:
-    """Replicas with weights of their own, stages, precisions, output modes: loaded beside the model, in the same process."""
+    """Replicas with weights of their own, stages, precisions, output modes: loaded beside the model, in one process."""
     what = draw(seed)
     model = tileflow.training_model(what.network(), **what.options())
     calls(model, *what.data(), count=1)
@@ -205,7 +228,8 @@ def test_anchored_values_are_there(tmp_path: Path) -> None:
     calls(model, X, Y)
     loaded = tileflow.load_executable(model.save(tmp_path / "anchors.tileflow"))
     assert calls(loaded, X, Y) == calls(model, X, Y)
-    assert {n: a.tobytes() for n, a in loaded.anchored().items()} == {n: a.tobytes() for n, a in model.anchored().items()}
+    anchors, expected = ({n: a.tobytes() for n, a in m.anchored().items()} for m in (loaded, model))
+    assert anchors == expected
     assert loaded.anchored("Gradient___4.bias").shape == (3,)
 
 
@@ -216,7 +240,8 @@ def test_a_warm_load_imports_neither_graph_nor_compiler(trained_elsewhere: dict[
     assert not elsewhere(*files) & heavy
 
 
-def test_an_executable_is_exported_again_and_copied(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_executable_is_exported_again_and_copied(file: Path, tmp_path: Path,
+                                                    monkeypatch: pytest.MonkeyPatch) -> None:
     """Each goes on by itself: the file's own, the second file's, a copy's."""
     monkeypatch.chdir(tmp_path)
     model = tileflow.load_executable(file)
@@ -244,9 +269,10 @@ def test_options_that_shape_no_number_may_change(file: Path) -> None:
     assert calls(plain, X, Y) == calls(changed, X, Y)
 
 
-@pytest.mark.parametrize(("name", "value"), [("seed", 1), ("precision", "16-mixed"), ("learning_rate", 0.5), ("gradient_accumulation", 2),
-                                             ("device_iterations", 2), ("matmul_precision", "medium"), ("strategy", "sharded"),
-                                             ("label_smoothing", 0.1), ("anchored_tensors", ("x",)), ("micro_batch_size", 4)])
+@pytest.mark.parametrize(("name", "value"), [
+    ("seed", 1), ("precision", "16-mixed"), ("learning_rate", 0.5), ("gradient_accumulation", 2),
+    ("device_iterations", 2), ("matmul_precision", "medium"), ("strategy", "sharded"),
+    ("label_smoothing", 0.1), ("anchored_tensors", ("x",)), ("micro_batch_size", 4)])
 def test_options_that_are_compiled_in_may_not(name: str, value: Any, file: Path) -> None:
     with pytest.raises(OptionError, match=rf"Option {name} is compiled into executable .* cannot become"):
         tileflow.load_executable(file, lambda options: setattr(options, name, value))
@@ -332,7 +358,9 @@ def test_losses_within_losses_are_data() -> None:
     for loss in (WeightedLoss(ClassLoss()), several, WeightedLoss(several)):
         data = json.loads(json.dumps(loss_data(loss)))
         assert loss_of(data, 2) == loss
-    for broken in (loss_data(several), {"class": "WeightedLoss", "fields": {}}, {"class": "SeveralLosses", "fields": {"parts": [3]}},
+    for broken in (loss_data(several),
+                   {"class": "WeightedLoss", "fields": {}},
+                   {"class": "SeveralLosses", "fields": {"parts": [3]}},
                    loss_data(WeightedLoss(WeightedLoss(WeightedLoss(ClassLoss()))))):
         with pytest.raises(Fault):
             loss_of(broken, 1)
@@ -368,7 +396,8 @@ def test_a_model_takes_a_program_and_keeps_its_weights(tmp_path: Path, monkeypat
     third.load_state_dict(weights)
     third.load_executable(tmp_path / "whole.tileflow")
     assert calls(third, X, Y) == expected[0]
-    with pytest.raises(ModelError, match=r"export_model=False, so that it has no weights: .*model\.load_executable\(path\)"):
+    with pytest.raises(ModelError,
+                       match=r"export_model=False, so that it has no weights: .*model\.load_executable\(path\)"):
         tileflow.load_executable(tmp_path / "program.tileflow")
 
 
@@ -377,11 +406,14 @@ def test_a_model_takes_a_program_and_keeps_its_weights(tmp_path: Path, monkeypat
     (lambda: small(optimizer="sgd"), "was compiled with the optimizer AdamW"),
     (lambda: small(loss="mse"), "was compiled with the loss cross_entropy, and this model has mse"),
     (lambda: small(anchored_tensors=("0",)), r"keeps the values \[\], and this model \['0'\]"),
-    (lambda: tileflow.training_model(nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Dropout(0.3), nn.Linear(8, 3)),
-                                     optimizer=small().optimizer), "computes something else than this model: operators"),
+    (lambda: tileflow.training_model(
+        nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Dropout(0.3), nn.Linear(8, 3)),
+        optimizer=small().optimizer), "computes something else than this model: operators"),
     (lambda: tileflow.inference_model(nn.Linear(6, 3)), "is of a TrainingModel, and this is a InferenceModel"),
-    (lambda: tileflow.training_model(nn.Linear(6, 3), optimizer=small().optimizer), r"has the parameter 0\.weight, .*none of that name"),
-    (lambda: tileflow.training_model(nn.Sequential(nn.Linear(6, 9)), optimizer=small().optimizer), r"one of float32\[9, 6\]")])
+    (lambda: tileflow.training_model(nn.Linear(6, 3), optimizer=small().optimizer),
+     r"has the parameter 0\.weight, .*none of that name"),
+    (lambda: tileflow.training_model(nn.Sequential(nn.Linear(6, 9)), optimizer=small().optimizer),
+     r"one of float32\[9, 6\]")])
 def test_a_model_refuses_the_program_of_another(make: Callable[[], Any], says: str, file: Path) -> None:
     model = make()
     with pytest.raises(OptionError, match=says):
@@ -395,7 +427,8 @@ def test_models_that_were_connected_are_so_again(tmp_path: Path) -> None:
     training, validation = tileflow.training_model(net, optimizer=optim.SGD(lr=0.1)), tileflow.inference_model(net)
     training.compile_and_export(tmp_path / "training.tileflow", X, Y)
     validation.compile_and_export(tmp_path / "validation.tileflow", X)
-    training, lone = tileflow.load_executable(tmp_path / "training.tileflow"), tileflow.load_executable(tmp_path / "validation.tileflow")
+    training = tileflow.load_executable(tmp_path / "training.tileflow")
+    lone = tileflow.load_executable(tmp_path / "validation.tileflow")
     validation = tileflow.inference_model(training)
     with pytest.raises(UnsupportedError, match="holds one program, of the network Sequential"):
         validation(X)
@@ -417,13 +450,15 @@ def network(tmp_path: Path) -> Path:
     rng = np.random.default_rng(3)
     weights = {"w": rng.standard_normal((6, 20)), "b": np.zeros(20), "v": rng.standard_normal((20, 3))}
     nodes = [node("Gemm", ["x", "w", "b"], ["h"]), node("Relu", ["h"], ["r"]), node("MatMul", ["r", "v"], ["y"])]
-    onnx.save(model_of(nodes, [port("x", ["N", 6])], [port("y", ["N", 3])], {n: a.astype(np.float32) for n, a in weights.items()}),
+    onnx.save(model_of(nodes, [port("x", ["N", 6])], [port("y", ["N", 3])],
+                       {n: a.astype(np.float32) for n, a in weights.items()}),
               tmp_path / "net.onnx", save_as_external_data=True, size_threshold=0, location="net.data")
     return tmp_path / "net.onnx"
 
 
 def test_the_onnx_file_is_in_it(network: Path, tmp_path: Path) -> None:
-    """External data and all: the trained file is written, other shapes and inference are compiled from it, with the executable's weights."""
+    """External data and all: the trained file is written, other shapes and inference are compiled from it, with the
+    executable's weights."""
     model = tileflow.training_model(network, optimizer="adam")
     calls(model, X, Y)
     path = model.save(tmp_path / "net.tileflow")
@@ -456,8 +491,8 @@ def test_layers_have_no_file_to_write(file: Path, tmp_path: Path) -> None:
 
 
 def test_models_in_pieces_have_no_program(tmp_path: Path) -> None:
-    onnx.save(model_of([node("NonZero", ["x"], ["places"]), node("Cast", ["places"], ["y"], to=TensorProto.FLOAT)], [port("x", ["N", 6])],
-                       [port("y", [2, None])]), tmp_path / "pieces.onnx")
+    nodes = [node("NonZero", ["x"], ["places"]), node("Cast", ["places"], ["y"], to=TensorProto.FLOAT)]
+    onnx.save(model_of(nodes, [port("x", ["N", 6])], [port("y", [2, None])]), tmp_path / "pieces.onnx")
     model = tileflow.inference_model(tmp_path / "pieces.onnx")
     with pytest.raises(UnsupportedError, match="no executable of a model that is no one program, since sizes"):
         model.compile_and_export(tmp_path / "pieces.tileflow", X)
@@ -478,7 +513,8 @@ def test_other_verbs_say_what_it_is(file: Path) -> None:
 
 # ---- the commands
 
-def test_commands_take_executables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_take_executables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                   capsys: pytest.CaptureFixture[str]) -> None:
     """The trained file is that of the model itself, byte for byte."""
     from tileflow.cli import main
     monkeypatch.chdir(tmp_path)
@@ -499,14 +535,16 @@ def test_commands_take_executables(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         found.append((Path("predictions.npz").read_bytes(), capsys.readouterr().out.splitlines()[1]))
     assert found[0] == found[1]
     assert found[0][1].startswith("accuracy 8")
-    for words, says in ((["train", "digits.tileflow", "--data", "digits", "--learning-rate", "1"], "Option learning_rate is compiled into"),
-                        (["train", "trained.tileflow", "--data", "digits"], "is of an inference model and holds no update"),
-                        (["compile", "digits_cnn.onnx", "--export", "x", "--machine", "gc200"], "of which --machine says nothing")):
-        assert main(words) == 2
+    for words, says in (
+            ("train digits.tileflow --data digits --learning-rate 1", "Option learning_rate is compiled into"),
+            ("train trained.tileflow --data digits", "is of an inference model and holds no update"),
+            ("compile digits_cnn.onnx --export x --machine gc200", "of which --machine says nothing")):
+        assert main(words.split()) == 2
         assert says in capsys.readouterr().err
     assert main(["inspect", "digits.tileflow"]) == 0
     told = capsys.readouterr().out
-    for words in ("digits_cnn.onnx, for training", "image float32[32, 1, 8, 8]", "cross_entropy", "micro_batch_size=32"):
+    for words in ("digits_cnn.onnx, for training", "image float32[32, 1, 8, 8]", "cross_entropy",
+                  "micro_batch_size=32"):
         assert words in told
 
 
@@ -520,7 +558,8 @@ def with_header(content: bytes, change: Callable[[dict[str, Any]], None]) -> byt
     change(header)
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-(begin + len(text)) % 64)
-    return b"".join([executable_file.MAGIC, len(text).to_bytes(8, "little"), hashlib.sha256(text).digest(), text, content[begin + length:]])
+    head = executable_file.MAGIC + len(text).to_bytes(8, "little") + hashlib.sha256(text).digest()
+    return head + text + content[begin + length:]
 
 
 @pytest.mark.parametrize(("change", "says"), [
@@ -539,15 +578,19 @@ def with_header(content: bytes, change: Callable[[dict[str, Any]], None]) -> byt
     (lambda c: with_header(c, lambda h: h["options"].update(seed=["a", "code"])), "the options cannot be"),
     (lambda c: with_header(c, lambda h: h["options"].update(nothing=[1, "code"])), "the options cannot be"),
     (lambda c: with_header(c, lambda h: h["optimizer"].update({"class": "os.system"})), "the optimizer is"),
-    (lambda c: with_header(c, lambda h: h["optimizer"]["fields"].update(lr={"schedule": "Popen", "fields": {}})), "which is no attribute"),
+    (lambda c: with_header(c, lambda h: h["optimizer"]["fields"].update(lr={"schedule": "Popen", "fields": {}})),
+     "which is no attribute"),
     (lambda c: with_header(c, lambda h: h["loss"].update({"class": "eval"})), "the loss is"),
     (lambda c: with_header(c, lambda h: h["states"][0].update(shape=[1 << 40])), "fewer than its parts need"),
     (lambda c: with_header(c, lambda h: h["states"][0].update(dtype="object")), "is 'object'"),
     (lambda c: with_header(c, lambda h: h["inputs"][0].update(shape=[9, 6])), "says other inputs, outputs or states"),
-    (lambda c: with_header(c, lambda h: h.update(outputs=[*h["outputs"], "y"])), "says other inputs, outputs or states")])
-def test_a_sentence_for_every_file_that_is_none(change: Callable[[bytes], bytes], says: str, file: Path, tmp_path: Path) -> None:
+    (lambda c: with_header(c, lambda h: h.update(outputs=[*h["outputs"], "y"])),
+     "says other inputs, outputs or states")])
+def test_a_sentence_for_every_file_that_is_none(change: Callable[[bytes], bytes], says: str, file: Path,
+                                                tmp_path: Path) -> None:
     (tmp_path / "bad.tileflow").write_bytes(change(file.read_bytes()))
-    with pytest.raises(ModelError, match=f"Executable .*bad.tileflow cannot be used: .*({says}).*export the model again"):
+    with pytest.raises(ModelError,
+                       match=f"Executable .*bad.tileflow cannot be used: .*({says}).*export the model again"):
         tileflow.load_executable(tmp_path / "bad.tileflow")
 
 
@@ -567,7 +610,9 @@ def test_memory_is_asked_for_before_it_is_taken(file: Path, tmp_path: Path) -> N
 
 
 def test_what_cannot_be_read_or_written(tmp_path: Path, file: Path) -> None:
-    for path, says in ((tmp_path / "none", "cannot be read: No such file"), (tmp_path, "cannot be read: Is a directory"), (3, "not int")):
+    for path, says in ((tmp_path / "none", "cannot be read: No such file"),
+                       (tmp_path, "cannot be read: Is a directory"),
+                       (3, "not int")):
         with pytest.raises(ModelError, match=says):
             tileflow.load_executable(path)
     with pytest.raises(CheckpointError, match="create the folder first"):
@@ -596,7 +641,8 @@ def damaged(content: bytes, seed: int) -> bytes:
     return bytes(made)
 
 
-VALUES = (None, True, -1, 0, 1, 7, 1 << 31, 1 << 70, 0.5, float("inf"), "", "x", "float64", "accumulator", [], {}, [[]], {"value": 1})
+VALUES = (None, True, -1, 0, 1, 7, 1 << 31, 1 << 70, 0.5, float("inf"), "", "x", "float64", "accumulator", [], {}, [[]],
+          {"value": 1})
 
 
 def _member(data: Any, rng: random.Random) -> None:

@@ -286,8 +286,8 @@ def test_sentences_of_making_a_program_are_said_by_every_start(tmp_path: Path, i
     nodes = [node("MatMul", ["x", "w"], ["h"]), node("Cast", ["h"], ["i"], to=onnx.TensorProto.INT32),
              node("Cast", ["i"], ["r"], to=onnx.TensorProto.FLOAT), node("MatMul", ["r", "v"], ["y"])]
     path = tmp_path / "net.onnx"
-    onnx.save(model_of(nodes, [port("x", ["N", 6])], [port("y", ["N", 3])],
-                       {"w": draw.standard_normal((6, 4)).astype(np.float32), "v": draw.standard_normal((4, 3)).astype(np.float32)}), path)
+    weights = {name: draw.standard_normal(shape).astype(np.float32) for name, shape in (("w", (6, 4)), ("v", (4, 3)))}
+    onnx.save(model_of(nodes, [port("x", ["N", 6])], [port("y", ["N", 3])], weights), path)
     for _ in range(2):
         with pytest.warns(UserWarning, match="Not trained, because no gradient gets there: w"):
             tileflow.training_model(path)(X, Y)
@@ -375,7 +375,8 @@ COMMAND = """
 import sys
 from tileflow.cli import main
 assert main(sys.argv[1:]) == 0
-print("rooms", *sorted({m.split(".")[1] for m in sys.modules if m.startswith("tileflow.")}), *({"numba", "onnx"} & {*sys.modules}))
+rooms = sorted({m.split(".")[1] for m in sys.modules if m.startswith("tileflow.")})
+print("rooms", *rooms, *({"numba", "onnx"} & {*sys.modules}))
 """
 CURVES = {"report"}
 """A run's page is made of the curves and pictures that reports are made of, too."""
@@ -487,7 +488,8 @@ def test_where_it_cannot_be_written_is_said_by_every_start(tmp_path: Path, impor
             tileflow.train(path, data=str(rows), out=str(tmp_path / "taken"), epochs=1)
         said.append(str(error.value))
     assert said[0] == said[1]
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: shutil._ntuple_diskusage(1 << 30, 1 << 30, 100))          # type: ignore[attr-defined]
+    full = shutil._ntuple_diskusage(1 << 30, 1 << 30, 100)          # type: ignore[attr-defined]
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: full)
     with pytest.raises(CheckpointError, match="The trained model takes"):
         fit(path, tmp_path, rows)
 
@@ -509,8 +511,8 @@ def test_files_that_are_no_bytes_around_weights_are_checked_each_time(tmp_path: 
                                                                       in_full: list[str], harm: str,
                                                                        monkeypatch: pytest.MonkeyPatch):
     """Weights of another type than in memory, or in another file; a note that does not fit."""
-    path, rows = network(tmp_path, **({"save_as_external_data": True, "location": "net.data", "size_threshold": 0} if harm == "external" else {})), \
-        data(tmp_path)
+    external = {"save_as_external_data": True, "location": "net.data", "size_threshold": 0}
+    path, rows = network(tmp_path, **(external if harm == "external" else {})), data(tmp_path)
     given: dict[str, Any] = {"precision": "64"} if harm == "halves" else {}
     found = fit(path, tmp_path, rows, **given)
     if harm == "damage":

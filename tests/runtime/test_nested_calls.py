@@ -261,7 +261,8 @@ def test_copies_pickles_and_executables_have_the_form(tmp_path) -> None:
                                       bounded(X, least=number)[0])
         assert len(bounded.programs) == 1
     constant.load_executable(tmp_path / "tanh.tileflow")
-    assert np.abs(constant(X)["y"] - constant(X, act="tanh")["y"]).max() > 1e-3          # a program of another constant is not taken
+    # a program of another constant is not taken
+    assert np.abs(constant(X)["y"] - constant(X, act="tanh")["y"]).max() > 1e-3
 
 
 def test_a_damaged_nesting_is_refused(tmp_path) -> None:

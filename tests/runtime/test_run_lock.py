@@ -80,7 +80,8 @@ def test_a_run_that_fails_gives_the_folder_back(tmp_path: Path):
 
 def test_the_folder_by_another_name_is_the_same(tmp_path: Path):
     (tmp_path / "link").symlink_to("run")
-    with run_folder(str(tmp_path / "run"), False, Said().on_message), pytest.raises(CheckpointError, match="Another run has the folder"):
+    with run_folder(str(tmp_path / "run"), False, Said().on_message), \
+            pytest.raises(CheckpointError, match="Another run has the folder"):
         train(tmp_path / "link")
     train(tmp_path / "link")
     assert (tmp_path / "run" / CHECKPOINT).exists()

@@ -118,7 +118,8 @@ def test_ctrl_c_within_an_update(tmp_path: Path, wanted: dict[str, np.ndarray], 
 
         def probe() -> bool:
             done = int(self._words[image.UPDATE]) + self.session.updates
-            if done == 2 and at <= int(self._words[image.MICRO]) < ACCUMULATION and not seen:          # all turns of the main part are done
+            # all turns of the main part are done
+            if done == 2 and at <= int(self._words[image.MICRO]) < ACCUMULATION and not seen:
                 seen.append(done)
                 os.kill(os.getpid(), signal.SIGINT)
             return stop() if stop is not None else False

@@ -13,7 +13,21 @@ import tileflow
 from tileflow.kernels.machine import pool
 from tileflow.lower import plan
 from tileflow.program.batching import Batching
-from tileflow.program.schedule import Atomic, Fold, Refresh, Repeat, Run, Step, Steps, Wave, depths, in_one_memory, in_waves, overwritten, period
+from tileflow.program.schedule import (
+    Atomic,
+    Fold,
+    Refresh,
+    Repeat,
+    Run,
+    Step,
+    Steps,
+    Wave,
+    depths,
+    in_one_memory,
+    in_waves,
+    overwritten,
+    period,
+)
 from tileflow.program.staging import Staging
 from tileflow.strategy.cut import BUILDERS
 from tileflow.strategy.order import Parts

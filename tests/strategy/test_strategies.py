@@ -525,10 +525,11 @@ def test_stages_of_one_phase_that_do_not_need_each_other_are_side_by_side():
 def stages_of(net: nn.Module, x: np.ndarray, y: np.ndarray, **options: Any) -> tuple[dict[str, int], Staging]:
     model = tileflow.training_model(net, gradient_accumulation=14, **options)
     program = model.program_for(x, y)
-    found = {name: node.origin.hints.stage for node in program.micro.nodes if node.origin.role == "forward" for name in node.origin.sources}
+    found, backward = ({name: node.origin.hints.stage for node in program.micro.nodes if node.origin.role == role
+                        for name in node.origin.sources} for role in ("forward", "backward"))
     assert program.staging is not None
-    backward = {name: node.origin.hints.stage for node in program.micro.nodes if node.origin.role == "backward" for name in node.origin.sources}
-    assert all(found[name] == stage for name, stage in backward.items() if stage is not None and name in found), "gradients have the mark"
+    assert all(found[name] == stage for name, stage in backward.items() if stage is not None and name in found), \
+        "gradients have the mark"
     return found, program.staging                                                                                   # type: ignore[return-value]
 
 
@@ -669,7 +670,8 @@ def test_automatic_stages_never_part_the_readers_of_a_weight():
     assert program.staging is not None
     assert program.staging.ipus == (0, 1, 0), "a head that shares the embedding's weight returns to the first IPU"
     shared = [s.input for s in program.micro.states if s.name == "last.weight"]
-    assert {n.origin.hints.stage for n in program.micro.nodes if n.origin.role == "forward" and set(shared) & set(n.operands)} == {0, 2}
+    users = [n for n in program.micro.nodes if n.origin.role == "forward" and set(shared) & set(n.operands)]
+    assert {n.origin.hints.stage for n in users} == {0, 2}
     with pytest.raises(OptionError, match="cannot be 9 stages"):
         stages_of(Chain(1), X, Y, strategy="pipelined", auto_pipeline=9)
 
@@ -741,7 +743,8 @@ def test_1f1b_holds_fewer_micro_batches_than_the_grouped_schedule():
     assert all(b < a for a, b in zip(stashed[0][:3], stashed[1][:3], strict=True))
     assert stashed[1][3] == 0
     assert alternating.tiled.ipus[0].stashed == 3 * (2 * 144 * 4 + 2 * 4 * 100 * 4), "F - 1 more"
-    assert gantt.Chart(alternating.report).clock == alternating.report["totals"]["cycles"] + alternating.report["host"]["waits"]
+    report = alternating.report
+    assert gantt.Chart(report).clock == report["totals"]["cycles"] + report["host"]["waits"]
 
 
 def test_equal_stages_work_all_the_time_but_for_the_ends():
@@ -770,7 +773,8 @@ def test_reports_say_what_their_figures_are_of(training: bool, more: dict[str, A
     text, unit = found.to_text(), one.split()[1]
     assert f"cycles per {unit} " in text
     if more:
-        assert f"IPUs over the {found.report['totals']['cycles'] + found.report['host']['waits']:,} cycles of {one} (" in text
+        cycles = found.report["totals"]["cycles"] + found.report["host"]["waits"]
+        assert f"IPUs over the {cycles:,} cycles of {one} (" in text
     assert {u for u in ("update", "call", "micro-batch") if f"cycles per {u}" in text} == {unit}
     data = pagedata.data(found.report)
     assert (data["unit"], data["one"]) == (unit, one)
@@ -779,7 +783,8 @@ def test_reports_say_what_their_figures_are_of(training: bool, more: dict[str, A
 def test_a_picture_of_the_schedule(tmp_path: Path):
     found = tiled(**FOUR.to_options(), report=tmp_path)
     chart = gantt.Chart(found.report)
-    assert chart.clock == found.report["totals"]["cycles"] + found.report["host"]["waits"], "bars end where the update does"
+    cycles = found.report["totals"]["cycles"] + found.report["host"]["waits"]
+    assert chart.clock == cycles, "bars end where the update does"
     for ipu in found.report["ipus"]:
         own = sorted((b for b in chart.bars if b.ipu == ipu["number"]), key=lambda b: b.start)
         assert all(a.start + a.cycles <= b.start for a, b in itertools.pairwise(own)), "one thing at a time"

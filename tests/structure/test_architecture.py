@@ -15,7 +15,7 @@ import pointers
 import pytest
 from house import House, files, imported_names, module_of, tree
 from peers import needs
-from places import ROOT
+from places import ROOT, TESTS
 
 import tileflow.ops
 from tileflow.graph import OPS
@@ -159,6 +159,14 @@ def test_rooms_for_frameworks_are_imported_by_nobody_else():
     found = {(p.name, n) for p in PRODUCT if part_of(module_of(p)) not in FOR_FRAMEWORKS
              for n in imports(p) if part_of(n) in FOR_FRAMEWORKS}
     assert not found
+
+
+def test_benches_import_no_tests():
+    """What both need stands in `bench/`."""
+    benches = [*(ROOT / "bench").rglob("*.py")]
+    ours = {p.stem for p in TESTS.rglob("*.py")} - {p.stem for p in benches} | {"tests"}
+    assert not {(p.name, name) for p in benches for name in imports(p) if name.split(".")[0] in ours}
+    assert "bench.two_hosts.TwoHosts" in imports(TESTS / "collective" / "namespaces.py")
 
 
 def test_nobody_below_imports_frameworks():
@@ -360,8 +368,8 @@ def documented(module: str, name: str) -> bool:
         return bool(found.__doc__)
     path = Path(importlib.import_module(module).__file__ or "")
     for before, after in pairwise(tree(path).body):
-        targets = before.targets if isinstance(before,
-                                               ast.Assign) else [before.target] if isinstance(before, ast.AnnAssign) else []
+        targets = (before.targets if isinstance(before, ast.Assign)
+                   else [before.target] if isinstance(before, ast.AnnAssign) else [])
         if name in {n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)}:
             return isinstance(after, ast.Expr) and isinstance(after.value,
                                                               ast.Constant) and isinstance(after.value.value, str)

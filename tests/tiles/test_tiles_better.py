@@ -97,7 +97,7 @@ def check(seed: int) -> None:
     plan = plan_work(work, machine, machine.bound(share), options)
     for what, other in better(machine).items():
         if what == "vectors" and machine.vector_bytes < 8:
-            continue                               # the formulas are about vectors of 8 bytes, and say less of narrower ones
+            continue  # the formulas are about vectors of 8 bytes, and say less of narrower ones
         found = plan_work(work, other, other.bound(share), options)
         assert found.fits or not plan.fits, f"seed {seed}: {op} of {types} no longer fits with better {what}"
         if found.fits == plan.fits:

@@ -53,7 +53,8 @@ def test_documented_chips_widen_bytes(name: str, kind: int, tmp_path: Path) -> N
     assert step.plan.vertex == half.plan.vertex == "amp"
     assert step.plan.phases.compute == half.plan.phases.compute
     assert step.phases.transform > step.plan.phases.transform
-    assert step.phases.total >= M * K * N / (chip.tiles * chip.unit("float16", "float32").macs_per_cycle)       # type: ignore[union-attr]
+    macs = chip.tiles * chip.unit("float16", "float32").macs_per_cycle       # type: ignore[union-attr]
+    assert step.phases.total >= M * K * N / macs
     weights = [v for v in made.report["variables"] if v["shape"] == [K, N]]
     assert [v["bytes"] for v in weights] == [K * N]
 

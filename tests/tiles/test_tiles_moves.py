@@ -71,7 +71,8 @@ def test_tiles_send_what_a_slice_reads_of_theirs_and_nothing_else(first: int, st
     x = TensorType("float32", (64, 8))
     y = op.infer(x)[0]
     work = op.work([x], [y])
-    layout = Mapping((DimensionCut(64, 4, ((16, 1),)), DimensionCut(8, 8)), 64, 20)                  # four rows on each of tiles 20 to 35
+    # four rows on each of tiles 20 to 35
+    layout = Mapping((DimensionCut(64, 4, ((16, 1),)), DimensionCut(8, 8)), 64, 20)
     plan = OpPlan({work.axes[0].name: 2}, "move", Phases(), 0, tiles=2)            # read by tiles 0 and 1
     sent = sent_elements(layout, work, work.inputs[0], x.shape, plan, y.size)      # type: ignore[arg-type]
     wanted = np.zeros(64, int)

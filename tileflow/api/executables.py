@@ -133,6 +133,7 @@ def described(path: str | os.PathLike[str]) -> str:
         made = "; ".join(header.asked) or f"{told.pop('name')}({', '.join(f'{name}={x}' for name, x in told.items())})"
         lines += [f"loss       {loss_in(opened).name}", f"optimizer  {made}", f"updates    {header.updates:,}"]
     by_kind = Counter(s.kind for s in header.states if s.name in header.stored)
-    lines.append(f"states     {', '.join(f'{kind} {n}' for kind, n in by_kind.items()) or 'none: it was written with export_model=False'}")
+    kinds = ", ".join(f"{kind} {n}" for kind, n in by_kind.items())
+    lines.append(f"states     {kinds or 'none: it was written with export_model=False'}")
     lines.append(f"model      {'the ONNX file is in it' if header.file is not None else 'the program alone'}")
     return "\n".join(one_line(line, LONGEST) for line in lines)

@@ -47,5 +47,6 @@ class History(dict[str, np.ndarray]):
         try:
             import pandas
         except ImportError:
-            raise OptionError("A DataFrame needs pandas: pip install pandas; history.to_csv() needs nothing more.") from None
+            raise OptionError("A DataFrame needs pandas: pip install pandas; "
+                              "history.to_csv() needs nothing more.") from None
         return pandas.DataFrame(dict(self)).set_index("epoch")

@@ -112,11 +112,14 @@ def _finite(text: bytes) -> float:
 
 def _example(row: Finding, classes: tuple[str, ...], evaluator: Evaluator) -> Example:
     """A row in words."""
-    by_class = evaluator.findings is not None and evaluator.findings.view is not None and evaluator.findings.view.task == "classes"
+    view = None if evaluator.findings is None else evaluator.findings.view
+    by_class = view is not None and view.task == "classes"
 
     def word(value: float | None) -> str:
         if value is None:
             return ""
         number = int(value) if by_class or value in (0, 1) else None
-        return f"{value:.6g}" if number is None else classes[number] if by_class and 0 <= number < len(classes) else str(number)
+        if number is None:
+            return f"{value:.6g}"
+        return classes[number] if by_class and 0 <= number < len(classes) else str(number)
     return Example(row.number, row.loss, word(row.label), word(row.predicted), row.input)

@@ -212,7 +212,8 @@ class TrainResult:
                        f"<td>{cell(e.test_accuracy, '.2%')}</td><td>{e.samples_per_second:,.0f}</td></tr>"
                        for e in self.epochs)
         return ("<table><thead><tr><th>epoch</th><th>loss</th><th>accuracy</th><th>test loss</th><th>test "
-                f"accuracy</th><th>samples/s</th></tr></thead><tbody>{rows}</tbody></table><p>{html.escape(one_line(self.folder))}</p>")
+                f"accuracy</th><th>samples/s</th></tr></thead><tbody>{rows}</tbody></table>"
+                f"<p>{html.escape(one_line(self.folder))}</p>")
 
 
 def micro_batch_of(trainer: Trainer) -> dict[str, np.ndarray]:

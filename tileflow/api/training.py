@@ -240,7 +240,8 @@ def _trained_on(run: _Run, opened: Opened, source: Source) -> _Run:
     counted from here."""
     if opened.header.model != "TrainingModel":
         raise OptionError(f"Executable {opened.path} is of an inference model and holds no update: export one for "
-                          "training (tileflow compile MODEL --training --export, or compile_and_export of a training model).")
+                          "training (tileflow compile MODEL --training --export, or compile_and_export of a training "
+                          "model).")
     source.session.updates = 0
     return run._replace(optimizer=optimizer_in(opened, run.optimizer), loss=run.loss or loss_in(opened))
 

@@ -29,7 +29,8 @@ def add(parser: argparse.ArgumentParser) -> None:
                         help="a table of what each precision, with each type of accumulators and moments, takes on the machine")
     parser.add_argument("--export", metavar="FILE", default=None,
                         help="write the program with weights, optimizer and options as an executable, which train, "
-                             "infer and tileflow.load_executable take in place of the model; with --training for training")
+                             "infer and tileflow.load_executable take in place of the model; "
+                             "with --training for training")
     parser.add_argument("--stop-after", metavar="STEP", default=None, help="stop after this step of the compilation")
     add_options(parser, "compile")
 

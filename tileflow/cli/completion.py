@@ -70,7 +70,8 @@ def _bash(says: Mapping[str, str], commands: Mapping[str, Sequence[Flag]]) -> It
         yield "        case $before in"
         for f in own:
             if f.choices:
-                yield f"""        {"|".join(f.names)}) COMPREPLY=($(compgen -W {quote(" ".join(f.choices))} -- "$word")); return ;;"""
+                choices = quote(" ".join(f.choices))
+                yield f"""        {"|".join(f.names)}) COMPREPLY=($(compgen -W {choices} -- "$word")); return ;;"""
         asked = [n for f in own if f.value and f.needed and not f.choices and not f.is_file for n in f.names]
         if asked:
             yield f"        {'|'.join(asked)}) return ;;"

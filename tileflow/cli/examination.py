@@ -146,7 +146,8 @@ def _cache(found: Examination) -> None:
                         + (f", {len(others)} folders of other versions" if others else "") + f"; clear it by deleting {root}"))
     images = [path.stat().st_size for path in store.kept()]
     found.facts.append(("images and notes of programs",
-                        f"{len(images)} of {current.name}, {budget.size(sum(images))} of at most {budget.size(store.ROOM)}"))
+                        f"{len(images)} of {current.name}, {budget.size(sum(images))} of at most "
+                        f"{budget.size(store.ROOM)}"))
     if hurt := cache.damaged():
         found.facts.append(("damaged kernels", f"{len(hurt)} of {current.name}, deleted and compiled anew when they are needed next"))
     try:
@@ -168,7 +169,8 @@ def _common(found: Examination) -> None:
         free = shutil.disk_usage(window.PLACE).free
     except OSError:
         return
-    little = "; that is little, and files on disk take its place: docker run --shm-size=1g gives a container more" if free < LOW_COMMON else ""
+    little = ("; that is little, and files on disk take its place: docker run --shm-size=1g gives a container more"
+              if free < LOW_COMMON else "")
     found.facts.append(("common memory",
                         f"{window.PLACE}, {budget.size(free)} left for processes that train together{little}"))
 

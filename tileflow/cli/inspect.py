@@ -14,7 +14,8 @@ from .arguments import add_model, model_path, options_of
 if TYPE_CHECKING:
     from ..graph import Graph
 
-HELP = "say what is in an ONNX file or an executable, whether tileflow can run it, and with --training what training will do with it"
+HELP = ("say what is in an ONNX file or an executable, whether tileflow can run it, "
+        "and with --training what training will do with it")
 EPILOG = "With --training the exit code is 2 where something is unsupported."
 OPTIONS = {"dims": "sizes of the model's symbolic dimensions, to show the shapes that follow",
            "micro_batch_size": "the batch to show shapes for (default: the file's, or 1 where it leaves it open)"}

@@ -79,8 +79,7 @@ class Communicator(ABC):
         """The first process's value (of JSON's types), in every process."""
         text = json.dumps(value).encode() if self.is_first else b""
         length = int(self.allgather(np.array([len(text)], np.int64).view(np.uint8), what)[0].view(np.int64)[0])
-        send = np.zeros(length, np.uint8)
-        send[:len(text)] = np.frombuffer(text, np.uint8)
+        send = messages.filled(np.frombuffer(text, np.uint8), length)
         return json.loads(self.allgather(send, what)[0].tobytes()) if length else None
 
     def numbers(self, values: Sequence[int], what: str) -> np.ndarray:
@@ -106,17 +105,14 @@ class Communicator(ABC):
 
     def allgatherv(self, send: np.ndarray, sizes: Sequence[int], what: str) -> list[np.ndarray]:
         """Bytes of every process, uint8 [n] each, of known sizes by rank; to be called as alltoall is."""
-        flat = np.zeros(max(sizes), np.uint8)
-        flat[:send.size] = send
+        flat = messages.filled(send, max(sizes))
         return [found[:n] for found, n in zip(self.allgather(flat, what), sizes, strict=True)]
 
     def gathered(self, parts: Parts | None, what: str) -> list[Parts | None]:
         """Arrays of every process, by rank; None where one has none."""
         own = np.zeros(0, np.uint8) if parts is None else messages.packed(parts)
         lengths = self.numbers([own.size], what)[:, 0].tolist()
-        send = np.zeros(max(lengths), np.uint8)
-        send[:own.size] = own
-        found = self.allgather(send, what)
+        found = self.allgather(messages.filled(own, max(lengths)), what)
         return [parts if rank == self.rank else messages.unpacked(found[rank, :n], rank) if n else None
                 for rank, n in enumerate(lengths)]
 

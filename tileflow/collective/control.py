@@ -12,6 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
+from .messages import filled_text, text_of
+
 BOX = 1 << 16
 """Bytes of a message that go at once."""
 CAUSE = 4096
@@ -57,12 +59,11 @@ class Control:
 
     def end(self, rank: int, state: int, cause: str = "") -> None:
         """A process goes no further; the cause that is there first stays."""
-        text = cause.encode(errors="replace")[:CAUSE - 1]
-        if text and not self._causes[rank, 0]:
-            self._causes[rank, :len(text)] = np.frombuffer(text, np.uint8)
+        if cause and not self._causes[rank, 0]:
+            self._causes[rank] = filled_text(cause, CAUSE)
         self.order()
         self.lines[rank, STATE] = state
 
     def cause(self, rank: int) -> str:
         """Why a process ended; "" where it did not say."""
-        return self._causes[rank].tobytes().partition(b"\0")[0].decode(errors="replace")
+        return text_of(self._causes[rank])

@@ -64,8 +64,8 @@ def names(hosts: str | None, file: str | None) -> list[str]:
     found = [word for line in text.splitlines() for word in line.partition("#")[0].replace(",", " ").split()]
     for name in found:
         host, _, count = name.partition(":")
-        if host.startswith("-") or not host.replace("-", "").replace(".",
-                                                                     "").replace("_", "").isalnum() or (":" in name and not count.isdecimal()):
+        is_name = not host.startswith("-") and host.translate(str.maketrans("", "", "-._")).isalnum()
+        if not is_name or (":" in name and not count.isdecimal()):
             raise OptionError(f"{name!r} is no host: hosts are names or addresses, separated by commas, each with :N "
                               "where it is to get N processes in its turn.")
     if not found:
@@ -87,8 +87,9 @@ def run(command: Sequence[str], count: int, hosts: Sequence[str], pin: bool = Tr
         raise OptionError(f"{'; '.join(told)}: MPI's launcher can start no process there.{see('distributed')}")
     watch = Watch(count, [_name(host) for host in hosts])
     environment = {**os.environ, TOLD: f"mpi/{watch.told}", **({} if pin else {PIN: "0"})}
-    child = subprocess.Popen([start, *_known_as(hosts), AUTO_CLEANUP, "-n", str(count), "-hosts", ",".join(hosts), *command],
-                             env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
+    child = subprocess.Popen(
+        [start, *_known_as(hosts), AUTO_CLEANUP, "-n", str(count), "-hosts", ",".join(hosts), *command],
+        env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
     shown = threading.Thread(target=_shown, args=(child, watch), daemon=True)
     shown.start()
 
@@ -155,7 +156,8 @@ def remaining(hosts: Sequence[str], count: int) -> tuple[list[str], int, str]:
                           "again with --resume when it can, or on other hosts that have the "
                           f"folder.{see('distributed')}")
     left = sum(host in there for host in dealt(hosts, count))
-    return there, left, f"Without {', '.join(gone)}, which cannot be reached: {left} of {count} processes go on, to the same weights."
+    return there, left, (f"Without {', '.join(gone)}, which cannot be reached: {left} of {count} processes go on, "
+                         "to the same weights.")
 
 
 def _name(host: str) -> str:

@@ -129,7 +129,8 @@ def _watched(children: Sequence[subprocess.Popen[bytes]], control: Control, fold
             if beat != beats[rank][0] or not beat:
                 beats[rank] = beat, now, used(child.pid)
             died = child.returncode is not None and child.returncode != 0
-            hangs = child.returncode is None and now - beats[rank][1] > SILENT and not starves(child.pid, beats[rank][2])
+            is_silent = now - beats[rank][1] > SILENT
+            hangs = child.returncode is None and is_silent and not starves(child.pid, beats[rank][2])
             if died or hangs:
                 return _ended(children, control, folder, rank, hangs)
         clock.during(lambda: time.sleep(LOOK), LOOK)

@@ -14,6 +14,23 @@ TEXTS = "texts"
 """The type of an array of texts, which stand in the header."""
 
 
+def filled(flat: np.ndarray, nbytes: int) -> np.ndarray:
+    """These bytes, then zeros, uint8 [nbytes]: of one length in all processes."""
+    found = np.zeros(nbytes, np.uint8)
+    found[:flat.size] = flat
+    return found
+
+
+def filled_text(text: str, nbytes: int) -> np.ndarray:
+    """A text, or as much of it as there is room for, as `filled` makes it."""
+    return filled(np.frombuffer(text.encode(errors="replace")[:nbytes], np.uint8), nbytes)
+
+
+def text_of(found: np.ndarray) -> str:
+    """What `filled_text` was given."""
+    return found.tobytes().partition(b"\0")[0].decode(errors="replace")
+
+
 def packed(parts: Parts) -> np.ndarray:
     """Arrays of numbers or texts, uint8 [n]: the header's length, a header in JSON (types and shapes), and what the
     arrays hold."""

@@ -14,6 +14,7 @@ from ..system.errors import OptionError, ProcessError
 from ..system.terminal import say
 from . import pinning
 from .communicator import Communicator, differing, wait
+from .messages import filled, filled_text, text_of
 from .pulse import Pulse
 from .watch import Watch
 
@@ -46,12 +47,9 @@ class Mpi(Communicator):
         self.rank, self.size = int(self._all.rank), int(self._all.size)
         self._pulse: Pulse | None = None
         self._watch: Watch | None = None
-        name, names = np.zeros(NAME, np.uint8), np.empty((self.size, NAME), np.uint8)
-        host = str(mpi.Get_processor_name())
-        own_name = np.frombuffer(host.encode()[:NAME], np.uint8)
-        name[:len(own_name)] = own_name
-        self._gather(name, names, "hosts")
-        self.hosts = tuple(n.tobytes().rstrip(b"\0").decode(errors="replace") for n in names)
+        host, names = str(mpi.Get_processor_name()), np.empty((self.size, NAME), np.uint8)
+        self._gather(filled_text(host, NAME), names, "hosts")
+        self.hosts = tuple(map(text_of, names))
         if not told and self.is_first and self.size > 1:
             self._watch = Watch(self.size, set(self.hosts),
                                 lambda sentence: say(f"tileflow: error: {sentence}", sys.stderr))
@@ -84,7 +82,7 @@ class Mpi(Communicator):
 
     def alltoall(self, send: Sequence[np.ndarray], sizes: Sequence[int], what: str) -> list[np.ndarray]:
         found = [send[rank] if rank == self.rank else np.empty(n, np.uint8) for rank, n in enumerate(sizes)]
-        others = [(self.rank + step) % self.size for step in range(1, self.size)]           # not all to the same one first
+        others = [(self.rank + step) % self.size for step in range(1, self.size)]  # not all to the same one first
         come, go = [rank for rank in others if sizes[rank]], [rank for rank in others if send[rank].size]
         tag, states = zlib.crc32(what.encode()) % TAGS, [self._mpi.Status() for _ in (*come, *go)]
         self._wait(lambda: [*(self._all.Irecv([found[rank], self._mpi.BYTE], rank, tag) for rank in come),
@@ -100,9 +98,8 @@ class Mpi(Communicator):
     def _agreed(self, length: int, more: np.ndarray, what: str) -> np.ndarray:
         """All are at the same place, with messages of one length: else MPI would write beyond an array. `more` goes
         along, at most SMALL bytes; what all gave, uint8 [size, SMALL]."""
-        own = np.zeros(HEAD + SMALL, np.uint8)
-        own[:HEAD] = np.array([length, zlib.crc32(what.encode())], np.int64).view(np.uint8)
-        own[HEAD:HEAD + more.size] = more
+        head = np.array([length, zlib.crc32(what.encode())], np.int64).view(np.uint8)
+        own = filled(np.concatenate([head, more]), HEAD + SMALL)
         heads = np.empty((self.size, own.size), np.uint8)
         self._gather(own, heads, what)
         for rank in np.flatnonzero((heads[:, :HEAD] != own[:HEAD]).any(1)):

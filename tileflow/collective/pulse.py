@@ -102,7 +102,8 @@ class Pulse:
                 os.kill(os.getpid(), signal.SIGTERM)
             if (frames is None or now - heard > SILENT) and not self._over:
                 how = "has ended" if frames is None else "does not answer, or cannot be reached"
-                return self._end(f"{self._watcher[:1].upper()}{self._watcher[1:]} {how}: process {self.rank} ends, too.", orphaned=True)
+                who = f"{self._watcher[:1].upper()}{self._watcher[1:]}"
+                return self._end(f"{who} {how}: process {self.rank} ends, too.", orphaned=True)
         return None
 
     def _end(self, cause: str, orphaned: bool = False) -> None:

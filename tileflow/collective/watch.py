@@ -92,7 +92,8 @@ class Watch:
             for kind, told, text in frames:
                 if member is None:
                     token, _, host = text.partition(" ")
-                    if kind != HELLO or told >= self.count or told in self.members or not hmac.compare_digest(token.encode(), self._token.encode()):
+                    is_awaited = kind == HELLO and told < self.count and told not in self.members
+                    if not is_awaited or not hmac.compare_digest(token.encode(), self._token.encode()):
                         line.close()
                         return
                     rank, member = told, Member(line, host, self._clock.now())

@@ -47,4 +47,5 @@ def _made(nbytes: int) -> str:
                 os.close(handle)
             return path
     raise ProcessError(f"There is no room for {nbytes:,} bytes that processes have in common, neither in {PLACE} nor "
-                       f"in {tempfile.gettempdir()}: make room, give a container more (docker run --shm-size), or use a smaller replication_factor.")
+                       f"in {tempfile.gettempdir()}: make room, give a container more (docker run --shm-size), or use "
+                       "a smaller replication_factor.")

@@ -168,7 +168,8 @@ def serve(descriptor: int) -> None:
     Answers to (path of a program, numbered settings) are (number, point) for each, then None; or False, where the
     program cannot be read here.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it reaches all processes of a terminal; the parent says what it means
+    # it reaches all processes of a terminal; the parent says what it means
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     connection = Connection(descriptor)
     held: dict[str, Any] = {}
     while True:

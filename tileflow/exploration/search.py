@@ -150,4 +150,5 @@ def program_key(options: Options) -> tuple[Any, ...]:
     """What the compiled program follows from. A micro-batch that nobody gave may be the model's own; automatic stages
     keep a bound of the machine's."""
     told = tuple(repr(getattr(options, name)) for name, d in declarations().items() if not d.machine_alone)
-    return told, options.given("micro_batch_size"), bytes_per_ipu(options) if options.strategy != "none" else 0, any_number(options)
+    bound = bytes_per_ipu(options) if options.strategy != "none" else 0
+    return told, options.given("micro_batch_size"), bound, any_number(options)

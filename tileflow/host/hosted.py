@@ -79,7 +79,8 @@ class Hosted(HostOp):
         ports = [*(f"input {i} {dtype}" for i, dtype in form.narrow_inputs.items()),
                  *(f"output {i} {dtype}" for i, dtype in form.narrow_outputs.items()),
                  *([f"input {form.packed.index} laid out"] if form.packed else [])]
-        turned = "" if not form.turned else " over channels last" if any(form.turned_inputs) else " from planes to channels last"
+        turned = ("" if not form.turned else
+                  " over channels last" if any(form.turned_inputs) else " from planes to channels last")
         pooled = [] if form.pooled is None else [str(form.pooled.reader), *_shown(form.pooled.how.then)]
         then = [f" then {step}" for step in (*_shown(form.epilogue), *pooled)]
         return "".join([str(self.op), turned, f" with {', '.join(ports)}" if ports else "", *then])

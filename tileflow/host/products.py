@@ -55,7 +55,8 @@ def turned_product(index: Index, node: Node) -> Replacement | None:
     if not isinstance(node.op, Transpose) or node.outputs[0].type.rank != 2 or node.op.order(2) != (1, 0):
         return None
     product = index.maker(node.operands[0])
-    if product is None or type(product.op) is not Gemm or len(product.operands) != 2 or index.only_reader(product.outputs[0]) is not node:
+    if (product is None or type(product.op) is not Gemm or len(product.operands) != 2
+            or index.only_reader(product.outputs[0]) is not node):
         return None
     op, (a, b) = product.op, product.operands
     made = Gemm(alpha=op.alpha, transA=1 - op.transB, transB=1 - op.transA)

@@ -171,7 +171,7 @@ class IPUStrategy(SingleDeviceStrategy):
             options.replicationFactor(self.replicas)
         if training and self._accumulated > 1:
             options.Training.gradientAccumulation(self._accumulated)
-        if "mixed" in self._plugin.precision and self._dtype() is None:          # a module of another type is so already
+        if "mixed" in self._plugin.precision and self._dtype() is None:  # a module of another type is so already
             options._add({"precision": self._plugin.precision})
         if self._report is not None:
             options.enableProfiling(self._report)

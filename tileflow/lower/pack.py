@@ -61,7 +61,8 @@ def _laying(packed: Packed, value: Value, before: Mapping[Value, Node]) -> tuple
     """What lays a value out, and of what: of a matrix that was only turned, the matrix itself."""
     turn = before.get(value)
     source = None if turn is None or packed.turned is None or len(turn.inputs) != 1 else turn.inputs[0]
-    if turn is not None and source is not None and packed.turned is not None and axis_order(turn.op, source.type) == (1, 0):
+    if source is not None and turn is not None and packed.turned is not None \
+            and axis_order(turn.op, source.type) == (1, 0):
         calls = packed.turned()
         if calls is not None:
             return Pack(replace(packed, plain=source.type, calls=calls)), [source]

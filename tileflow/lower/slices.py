@@ -65,8 +65,8 @@ def owned(parts: Mapping[str, Lowered], maker: str, fold: str, accumulators: Seq
 def _is_sum(row: Row, sizes: Mapping[str, int], processes: int) -> bool:
     """A row makes a whole accumulator of itself and of whole contributions, element by element, with a grain for each
     process at least."""
-    if not row.flat or row.n < processes * row.grain or not all(isinstance(a,
-                                                                           ArrayOperand | Numbers | int | float | np.number) for a in row.args):
+    taken = ArrayOperand | Numbers | int | float | np.number
+    if not row.flat or row.n < processes * row.grain or not all(isinstance(a, taken) for a in row.args):
         return False
     along, arrays = _along(row), [a for a in row.args if isinstance(a, ArrayOperand)]
     written = {a.place.region for a in arrays if a.written}

@@ -200,7 +200,8 @@ class Perplexity(Metric):
 
     def part(self, output: np.ndarray, labels: np.ndarray) -> Part:
         values, wanted = self.view.read(output, labels)
-        return np.take_along_axis(self.view.log_probabilities(values), wanted[:, None], axis=1).sum(), np.array(len(wanted), np.int64)
+        picked = np.take_along_axis(self.view.log_probabilities(values), wanted[:, None], axis=1)
+        return picked.sum(), np.array(len(wanted), np.int64)
 
     def add(self, *part: np.ndarray) -> None:
         self.total -= float(part[0])

@@ -49,7 +49,8 @@ def _scaled(index: Index, value: Value, reader: Node) -> tuple[float, bool, Valu
     """By what an operand is multiplied, whether the last two axes are turned before, of what, and the nodes that do it;
     1.0 where none is."""
     product = index.maker(value)
-    number, source = (None, value) if product is None or index.only_reader(value) is not reader else _multiple(index, product)
+    is_read = product is not None and index.only_reader(value) is reader
+    number, source = _multiple(index, product) if product is not None and is_read else (None, value)
     if number is None or product is None:
         return 1.0, False, value, []
     path, place = _turn(index, source, product)
@@ -62,7 +63,8 @@ def _multiple(index: Index, node: Node) -> tuple[float | None, Value]:
     if isinstance(node.op, Mul):
         for value, other in (node.operands, node.operands[::-1]):
             array = index.constants.get(other)
-            number = 0.0 if array is None or array.size != 1 or value.type != result.type else float(array.reshape(-1)[0])
+            is_number = array is not None and array.size == 1 and value.type == result.type
+            number = float(array.reshape(-1)[0]) if array is not None and is_number else 0.0
             if 1 / SPAN <= abs(number) <= SPAN:
                 return number, value
     return None, result
@@ -75,8 +77,8 @@ def _turn(index: Index, value: Value, reader: Node) -> tuple[list[Node], Value]:
     node, shape = index.maker(value), value.shape
     views = node is not None and isinstance(node.op, Reshape)
     for kind in (Reshape, Transpose, Reshape) if views else (Transpose,):
-        if node is None or not isinstance(node.op,
-                                          kind) or index.only_reader(node.outputs[0]) is not (nodes[-1] if nodes else reader):
+        after = nodes[-1] if nodes else reader
+        if node is None or not isinstance(node.op, kind) or index.only_reader(node.outputs[0]) is not after:
             return [], value
         nodes.append(node)
         node = index.maker(node.operands[0])

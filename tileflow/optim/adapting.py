@@ -9,7 +9,20 @@ from typing import Literal
 from ..graph import Builder, Graph, Origin, State, Value
 from ..memory.types import HALVES, TensorType
 from ..system.errors import OptionError
-from .scaling import BAD_LOSSES, GROWTH, IN_A_ROW, LARGE, LARGEST, LOSS_SCALE, SINCE, SKIPPED, SMALLEST, USED_SCALE, LossScaling, check_scale
+from .scaling import (
+    BAD_LOSSES,
+    GROWTH,
+    IN_A_ROW,
+    LARGE,
+    LARGEST,
+    LOSS_SCALE,
+    SINCE,
+    SKIPPED,
+    SMALLEST,
+    USED_SCALE,
+    LossScaling,
+    check_scale,
+)
 
 ORIGIN = Origin(("loss scaling",), "update")
 NUMBER = TensorType("float64", ())

@@ -37,7 +37,8 @@ from .autocasting import autocast
 from .blocks import BeginBlock, Block, BlockFunction, module_repr, removeBlocks
 from .data import AsynchronousDataAccessor, DataLoader
 from .errors import ConfigFileError, Error, RecoverableError, UnrecoverableError
-from .executor import PoplarExecutor, inferenceModel, load, registerPostCompileHook, registerPreCompileHook, trainingModel
+from .executor import PoplarExecutor, inferenceModel, load, trainingModel
+from .hooks import registerPostCompileHook, registerPreCompileHook
 from .ops import *  # noqa: F403
 from .options import Options, TensorLocationSettings
 from .parsers import ICustomArgParser, registerCustomArgParser
@@ -86,7 +87,7 @@ INSTEAD = {
 """Names that the reference has or had, and what to do without them."""
 
 for _name, _module in (("enums", enums), ("poptorch_core", poptorch_core)):
-    sys.modules[f"{__name__}.{_name}"] = _module           # also the reference's: `from poptorch.poptorch_core import ...`
+    sys.modules[f"{__name__}.{_name}"] = _module  # also the reference's: `from poptorch.poptorch_core import ...`
 heed_environment()
 
 

@@ -108,7 +108,8 @@ class DataLoader(torch.utils.data.DataLoader):
             if num_workers > 1 and "worker_init_fn" not in kwargs:
                 warnings.warn(f"IterableDataset used with num_workers={num_workers} but no worker_init_fn specified: "
                               f"as a result the DataLoader will return {num_workers} times each element in the dataset "
-                              "(See torch.utils.data.IterableDataset's documentation for more information)", stacklevel=3)
+                              "(See torch.utils.data.IterableDataset's documentation for more information)",
+                              stacklevel=3)
         elif not drop_last and self._combined is not None and not self._given_batches and len(dataset) % self._combined:
             warnings.warn(f"The number of elements in the dataset ({len(dataset)}) is not divisible by the number of "
                           f"elements processed per step ({self._combined}) and drop_last=False. The last tensor will "
@@ -134,7 +135,8 @@ class DataLoader(torch.utils.data.DataLoader):
 
     def __len__(self) -> int:
         if self._given_batches or self._piece is not None:
-            whole, rest = divmod(len(self.batch_sampler) if self._given_batches else len(self.dataset),              # type: ignore[arg-type]
+            pieces = self.batch_sampler if self._given_batches else self.dataset
+            whole, rest = divmod(len(pieces),                                            # type: ignore[arg-type]
                                  self._micro_batches if self._given_batches else self._combined or 1)
             return whole + (rest > 0 and not self._drops)
         return super().__len__()

@@ -9,7 +9,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from ..system.errors import CheckpointError, DataError, Interrupted, OptionError, OutOfMemoryError, TileflowError, WeightsLostError
+from ..system.errors import (
+    CheckpointError,
+    DataError,
+    Interrupted,
+    OptionError,
+    OutOfMemoryError,
+    TileflowError,
+    WeightsLostError,
+)
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """Numbers of the system's errors where a disk is full."""

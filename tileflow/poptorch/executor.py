@@ -1,97 +1,72 @@
-"""`trainingModel`, `inferenceModel`, and the object they return, under the reference's names: over the bridge from PyTorch."""
+"""`trainingModel`, `inferenceModel`, and the object they return, under the reference's names: over the bridge from
+PyTorch."""
 from __future__ import annotations
 
 import contextlib
 import datetime
-import itertools
 import os
 import time
 import warnings
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
 from ..api.surroundings import cycles, write_report
-from ..options.reference.enums import CommGroupType, OutputMode, VariableRetrievalMode, word
+from ..options.reference.enums import OutputMode
 from ..torch import inference_model, load_executable, training_model
 from . import optim
-from .errors import Error, InvalidOption, translated
-from .grouped import Grouped, checked
+from .call_tensors import check_inputs, no_backward
+from .call_times import CallTimes
+from .errors import Error, translated
+from .grouped import Grouped, Weight
+from .hooks import call_hooks
 from .ops import told
 from .options import Options
 from .spelling import both_spellings
 from .strategies import PipelinedExecution, ShardedExecution
 
 NO_EXECUTABLE = "Model has not been compiled or has been destroyed."
-WRAPPED = ("Model has already been wrapped in 'poptorch.trainingModel'. Call model.destroy() on the model to unwrap before wrapping again. "
-           "(The model is what trainingModel returned.)")
-ACCUMULATES = ("You must set poptorch.Options().Training.gradientAccumulation to 1 or leave it as its default value (1) when running a "
-               "poptorch.inferenceModel().")
-MORE_ITERATIONS = (" Use poptorch.Options().deviceIterations to process a sufficient number of batches each run for pipelined execution instead.")
-NO_BACKWARD = ("backward() cannot be called explicitly on outputs of a PopTorch model. If you're using a trainingModel, the backwards pass is "
-               "performed automatically when invoking the model. If you're using an inferenceModel, you should use a trainingModel instead.")
+WRAPPED = ("Model has already been wrapped in 'poptorch.trainingModel'. Call model.destroy() on the model to unwrap "
+           "before wrapping again. (The model is what trainingModel returned.)")
+ACCUMULATES = ("You must set poptorch.Options().Training.gradientAccumulation to 1 or leave it as its default value "
+               "(1) when running a poptorch.inferenceModel().")
+MORE_ITERATIONS = (" Use poptorch.Options().deviceIterations to process a sufficient number of batches each run for "
+                   "pipelined execution instead.")
 TRAINING = attrgetter("training")
 UPDATED = "UpdatedVar___"
 """What the name of a parameter has before it where what the update makes of it is meant."""
 _trained: weakref.WeakKeyDictionary[torch.nn.Module, weakref.ref[PoplarExecutor]] = weakref.WeakKeyDictionary()
 """Modules that a training wrapper holds."""
-_hooks: dict[str, OrderedDict[int, Callable[..., Any]]] = {"Pre": OrderedDict(), "Post": OrderedDict()}
-_numbers = itertools.count()
-
-
-class HookHandle:
-    """What takes a hook away again: `remove()`."""
-
-    def __init__(self, hooks: OrderedDict[int, Callable[..., Any]], number: int) -> None:
-        self._hooks, self._number = hooks, number
-
-    def remove(self) -> None:
-        """Call it no more."""
-        self._hooks.pop(self._number, None)
-
-
-def _register(when: str, hook: Callable[..., Any]) -> HookHandle:
-    if not callable(hook):
-        raise RuntimeError(f"{when}-compile hook must be callable")
-    number = next(_numbers)
-    _hooks[when][number] = hook
-    return HookHandle(_hooks[when], number)
-
-
-def registerPreCompileHook(hook: Callable[[], Any]) -> HookHandle:
-    """Call `hook()` before each compilation (RuntimeError: it cannot be called)."""
-    return _register("Pre", hook)
-
-
-def registerPostCompileHook(hook: Callable[[], Any]) -> HookHandle:
-    """Call `hook()` after each compilation (RuntimeError: it cannot be called)."""
-    return _register("Post", hook)
 
 
 @both_spellings
-class PoplarExecutor:
-    """A module that is compiled and run here; made by `trainingModel` and `inferenceModel`, and called as the module is.
+class PoplarExecutor(CallTimes):
+    """A module that is compiled and run here; made by `trainingModel` and `inferenceModel`, and called as the module
+    is.
 
-    What it has not itself is the module's: `model.layer1`. The module's mode (`train()`, `eval()`) is that of when it was wrapped.
+    What it has not itself is the module's: `model.layer1`. The module's mode (`train()`, `eval()`) is that of when it
+    was wrapped.
     """
 
-    def __init__(self, model: torch.nn.Module, options: Options | None, training: bool, optimizer: torch.optim.Optimizer | None = None) -> None:
+    def __init__(self, model: torch.nn.Module, options: Options | None, training: bool,
+                 optimizer: torch.optim.Optimizer | None = None) -> None:
         if options is not None and not isinstance(options, Options):
             raise Error(f"Invalid type: 'options' is of type {type(options)} (Expected poptorch.Options)")
         made = Options() if options is None else options.freeze().clone()
         values = made.tileflow()
         if not training and values.gradient_accumulation != 1:
-            pipelined = isinstance(made.strategy, PipelinedExecution) and not isinstance(made.strategy, ShardedExecution)
+            strategy = made.strategy
+            pipelined = isinstance(strategy, PipelinedExecution) and not isinstance(strategy, ShardedExecution)
             raise Error(ACCUMULATES + (MORE_ITERATIONS if pipelined else ""))
         if made.defaultOutputMode():
             made.outputMode(OutputMode.Final if training else OutputMode.All)
         self._user_model, self._training, self._options, self._values = model, training, made, values
-        self._micro_batches = values.input_groups * values.device_iterations * (values.gradient_accumulation if training else 1)
+        accumulation = values.gradient_accumulation if training else 1
+        self._micro_batches = values.input_groups * values.device_iterations * accumulation
         self._optimizer = optimizer
         self._mode()
         self._groupings: dict[str, str] = {}
@@ -99,7 +74,6 @@ class PoplarExecutor:
         self._bridge: Any = None
         self._is_attached = False
         self._seconds: float | None = None
-        self._counters: dict[str, list[list[float]]] = {name: [[]] for name in COUNTERS}
         if training:
             _trained[model] = weakref.ref(self)
 
@@ -123,7 +97,9 @@ class PoplarExecutor:
         if name.startswith("__") or "_user_model" not in self.__dict__:
             raise AttributeError(name)
         found = getattr(self._user_model, name)
-        return Weight(self, name, found) if isinstance(found, torch.nn.Parameter) and self._training and not self.isCompiled() else found
+        if not isinstance(found, torch.nn.Parameter) or not self._training or self.isCompiled():
+            return found
+        return Weight(name, found, self._groupings, self._values.replication_factor)
 
     def train(self, mode: bool = True) -> PoplarExecutor:
         """Put the module into its mode for training, or inference; it counts when it is compiled."""
@@ -146,10 +122,11 @@ class PoplarExecutor:
         """Outputs of the module, as the output mode says, of rows enough for a call; compiled at the first one.
 
         Raises:
-            InvalidOption: an input's rows are no multiple of a call's micro-batches (an AssertionError). Error: it cannot be compiled or run.
+            InvalidOption: an input's rows are no multiple of a call's micro-batches (an AssertionError).
+            Error: it cannot be compiled or run.
         """
         begin = time.perf_counter()
-        self._check(args, kwargs)
+        check_inputs(self._values, self._micro_batches, args, kwargs)
         with translated():
             if not self.isCompiled():
                 self._compile(args, kwargs)
@@ -165,22 +142,21 @@ class PoplarExecutor:
             if self._grouped is not None:
                 self._grouped.take(self._bridge.compiled)
         self._is_attached = True
-        self._note(begin, given, time.perf_counter())
-        return _no_backward(found)
+        self._note_call(begin, given, time.perf_counter())
+        return no_backward(found)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compile for inputs of these shapes, and run nothing."""
         if self.isCompiled():
             warnings.warn("Call to compile() ignored: the executable is already compiled", stacklevel=2)
             return
-        self._check(args, kwargs)
+        check_inputs(self._values, self._micro_batches, args, kwargs)
         with translated():
             self._compile(args, kwargs)
 
     def _compile(self, args: Any, kwargs: Any) -> None:
         begin = time.perf_counter()
-        for hook in list(_hooks["Pre"].values()):
-            hook()
+        call_hooks("Pre")
         with self._as_wrapped():
             if self._bridge is None:
                 self._bridge = self._made()
@@ -194,8 +170,7 @@ class PoplarExecutor:
         self._attach_optimizer()
         self._is_attached = True
         self._seconds = time.perf_counter() - begin
-        for hook in list(_hooks["Post"].values()):
-            hook()
+        call_hooks("Post")
 
     def _made(self) -> Any:
         changes: dict[str, Any] = {"on_new_shape": "compile"}
@@ -227,21 +202,6 @@ class PoplarExecutor:
             for m, mode in zip(modules, now, strict=True):
                 m.training = mode
 
-    def _check(self, args: Any, kwargs: Any) -> None:
-        values, count = self._values, self._micro_batches
-        for name, tensor in named_tensors(args, kwargs):
-            if tensor.requires_grad:
-                raise Error(f"An input tensor to an IPU model can not have requires_grad set to True, however {name} does: you can set "
-                            "requires_grad=True from within the model as an alternative, and return gradients as outputs to your model, if required.")
-            if (tensor.shape[0] if tensor.dim() else 1) % count:
-                raise InvalidOption(
-                    f"Invalid batch dimension: In the input {tensor.shape}, the batch dimension ({tensor.shape[0] if tensor.dim() else 1}) must be a "
-                    f"multiple of Options.deviceIterations({values.device_iterations}) * "
-                    f"(Options.replicationFactor({values.replication_factor}) / Options.inputReplicaGrouping.input_group_size("
-                    f"{values.input_group_size})) * Options.Training.gradientAccumulation({values.gradient_accumulation}) = {count} because it is "
-                    "used to calculate the batch size which will be executed on the device in any given iteration. For a full explanation see the "
-                    "batching semantics page of the documentation.")
-
     def destroy(self) -> None:
         """Give up what was compiled; the next call compiles anew, and the module may be wrapped again."""
         if self._bridge is not None:
@@ -259,7 +219,8 @@ class PoplarExecutor:
         return self._bridge
 
     def copyWeightsToHost(self) -> None:
-        """Let the module have the weights of now; where it shares them, it has them already (Error: it is not compiled)."""
+        """Let the module have the weights of now; where it shares them, it has them already (Error: it is not
+        compiled)."""
         self._compiled().copy_weights_to_host()
 
     def copyWeightsToHostIfNeeded(self) -> bool:
@@ -289,7 +250,8 @@ class PoplarExecutor:
         return found
 
     def setOptimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Go on with this optimizer, or with its attributes of now; to be called after each change of them, a scheduler's as well.
+        """Go on with this optimizer, or with its attributes of now; to be called after each change of them, a
+        scheduler's as well.
 
         Raises:
             Error: it is of another class, or something that was compiled in differs.
@@ -299,7 +261,8 @@ class PoplarExecutor:
         self._optimizer = optimizer
         if self._bridge is not None:
             with translated():
-                self._bridge.set_optimizer(optimizer if self._grouped is None else self._grouped.optimizer(optimizer))
+                grouped = self._grouped
+                self._bridge.set_optimizer(optimizer if grouped is None else grouped.optimizer(optimizer))
             self._attach_optimizer()
 
     def _attach_optimizer(self) -> None:
@@ -315,7 +278,8 @@ class PoplarExecutor:
 
         def read() -> Mapping[str, Any]:
             found = bridge()
-            states = {} if found is None else {name: torch.as_tensor(x) for name, x in found.optimizer_state_dict().items()}
+            arrays = {} if found is None else found.optimizer_state_dict()
+            states = {name: torch.as_tensor(x) for name, x in arrays.items()}
             of_weights = {name for name in states if name.startswith(weights)}
             return {"ipu_state": {name: states[name] for name in states if name in of_weights},
                     "ipu_param": {name: states[name] for name in states if name not in of_weights}}
@@ -329,11 +293,13 @@ class PoplarExecutor:
         return [v.name for v in (*graph.inputs, *(v for node in graph.nodes for v in node.outputs))]
 
     def getAnchoredTensor(self, short_name: str) -> torch.Tensor:
-        """What an anchored tensor was in the last call. Beside tensors, layers and nodes, `Gradient___NAME` is the gradient of a parameter, and
-        `UpdatedVar___NAME` the parameter after the call (Error: it is not compiled, or has no such anchor)."""
+        """What an anchored tensor was in the last call. Beside tensors, layers and nodes, `Gradient___NAME` is the
+        gradient of a parameter, and `UpdatedVar___NAME` the parameter after the call (Error: it is not compiled, or has
+        no such anchor)."""
         bridge, anchors = self._compiled(), self._options.anchors
         if short_name not in anchors:
-            raise Error(f"There is no anchored tensor {short_name!r}; opts.anchorTensor({short_name!r}, name) makes one before the model is wrapped.")
+            raise Error(f"There is no anchored tensor {short_name!r}; opts.anchorTensor({short_name!r}, name) makes "
+                        "one before the model is wrapped.")
         name = anchors[short_name]
         if name.startswith(UPDATED):
             weights = dict(self._user_model.named_parameters())
@@ -351,46 +317,15 @@ class PoplarExecutor:
         return datetime.timedelta(seconds=self._seconds)
 
     def cycleCount(self) -> int:
-        """Cycles of a call on the simulated chip: that of the options, or a GC200 (Error: it is not compiled, or cannot be
-        there). They follow from the program alone; `tileflow compile MODEL --machine gc200` says what they are made of."""
+        """Cycles of a call on the simulated chip: that of the options, or a GC200 (Error: it is not compiled, or cannot
+        be there). They follow from the program alone; `tileflow compile MODEL --machine gc200` says what they are made
+        of."""
         bridge = self._compiled()
         with translated():
             return cycles(bridge.compiled.compilation, self._values) * int(self._values.device_iterations)
 
     def rewrapParameters(self) -> None:
         """Nothing: parameters are the module's own tensors all the time."""
-
-    def _note(self, begin: float, given: float, end: float) -> None:
-        for name, at in zip(COUNTERS, (0.0, given - begin, end - begin, end - begin), strict=True):
-            self._counters[name] = [[at]]
-
-    def getPerfCounters(self) -> dict[str, list[list[float]]]:
-        """When, in seconds from the begin of the last call, its inputs were taken (input), were there (input_complete), and its outputs were ready
-        (output) and given (output_complete): one entry for the call, none before the first."""
-        return {name: [list(times) for times in found] for name, found in self._counters.items()}
-
-    def _between(self, first: str, last: str) -> tuple[float, float, float]:
-        counters = self._counters
-        if not counters[first][0]:
-            return 0.0, 0.0, 0.0
-        took = counters[last][0][0] - counters[first][0][0]
-        return took, took, took
-
-    def getHostIpuLatency(self) -> tuple[float, float, float]:
-        """Seconds from taking inputs until they are there, in the last call: smallest, largest, mean."""
-        return self._between("input", "input_complete")
-
-    def getComputeLatency(self) -> tuple[float, float, float]:
-        """Seconds from there until outputs are ready."""
-        return self._between("input_complete", "output")
-
-    def getIpuHostLatency(self) -> tuple[float, float, float]:
-        """Seconds from there until they are given."""
-        return self._between("output", "output_complete")
-
-    def getLatency(self) -> tuple[float, float, float]:
-        """Seconds of the whole call."""
-        return self._between("input", "output_complete")
 
     # ---- the device, which is always there
 
@@ -414,29 +349,32 @@ class PoplarExecutor:
 
     # ---- executables
 
-    def compileAndExport(self, filename: str | os.PathLike[str], *args: Any, export_model: bool = True, **kwargs: Any) -> None:
-        """Compile for inputs of these shapes, if need be, and write the executable: a file of data, which `load` of another process runs.
+    def compileAndExport(self, filename: str | os.PathLike[str], *args: Any, export_model: bool = True,
+                         **kwargs: Any) -> None:
+        """Compile for inputs of these shapes, if need be, and write the executable: a file of data, which `load` of
+        another process runs.
 
         Args:
-            filename: of a folder, `model.poptorch` in it. export_model: with weights and all that the optimizer remembers; else for
-                loadExecutable.
+            filename: of a folder, `model.poptorch` in it.
+            export_model: with weights and all that the optimizer remembers; else for loadExecutable.
         """
         if not self.isCompiled():
             self.compile(*args, **kwargs)
         self.save(filename, export_model)
 
     def save(self, filename: str | os.PathLike[str], export_model: bool = True, save_rng_state: bool = True) -> None:
-        """Write the executable of what is compiled, as compileAndExport does (Error: nothing is, or it holds what a file cannot). Random numbers
-        follow from the seed and the number of the update, which are always in it."""
+        """Write the executable of what is compiled, as compileAndExport does (Error: nothing is, or it holds what a
+        file cannot). Random numbers follow from the seed and the number of the update, which are always in it."""
         bridge = self._compiled()
         if self._grouped is not None:
-            raise Error("Groups of replicas have weights of their own here, which are no module's: an executable cannot hold them.")
+            raise Error("Groups of replicas have weights of their own here, which are no module's: an executable "
+                        "cannot hold them.")
         with translated():
             bridge.save(_file(filename), export_model)
 
     def loadExecutable(self, filename: str | os.PathLike[str]) -> None:
-        """Take what compileAndExport wrote of such a model in place of compiling it; weights stay the module's (Error: it is of another model, or of
-        other options)."""
+        """Take what compileAndExport wrote of such a model in place of compiling it; weights stay the module's (Error:
+        it is of another model, or of other options)."""
         begin = time.perf_counter()
         with translated():
             if self._bridge is None:
@@ -448,74 +386,9 @@ class PoplarExecutor:
 
     @property
     def rng_state(self) -> list[int]:
-        """The seed, which is all: random numbers follow from it and from the number of the update. It is set by opts.randomSeed."""
+        """The seed, which is all: random numbers follow from it and from the number of the update. It is set by
+        opts.randomSeed."""
         return [self._values.seed]
-
-
-COUNTERS = ("input", "input_complete", "output", "output_complete")
-"""What getPerfCounters counts."""
-
-
-class Weight:
-    """A parameter of a module that is to be trained, of which replicas may have their own, by `model.W.replicaGrouping(...)`; else it is the
-    parameter."""
-
-    def __init__(self, executor: PoplarExecutor, name: str, parameter: torch.nn.Parameter) -> None:
-        self._executor, self._name, self._parameter = executor, name, parameter
-
-    def replicaGrouping(self, comm_group_type: CommGroupType, shards: int, variable_retrieval_mode: VariableRetrievalMode) -> None:
-        """Give groups of replicas weights of their own: the parameter's first axis counts the groups.
-
-        Args:
-            comm_group_type: which replicas are a group. shards: how many replicas a group has. variable_retrieval_mode: OnePerGroup.
-
-        Raises:
-            Error: the parameter is a scalar, or its first axis is not the number of groups. InvalidOption: a value is wrong.
-        """
-        kind, kept = word(CommGroupType(comm_group_type)), word(VariableRetrievalMode(variable_retrieval_mode))
-        checked(self._name, self._parameter, str(kind), shards, self._executor._values.replication_factor)
-        self._executor._groupings[self._name] = "no_grouping" if kind == "no_grouping" else f"{kind}:{shards}:{kept}"
-
-    replica_grouping = replicaGrouping
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(self._parameter, name)
-
-    @classmethod
-    def __torch_function__(cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        def plain(x: Any) -> Any:
-            return x._parameter if isinstance(x, Weight) else type(x)(map(plain, x)) if type(x) in (list, tuple) else x
-        return func(*map(plain, args), **{name: plain(x) for name, x in (kwargs or {}).items()})
-
-
-def named_tensors(args: Any, kwargs: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors among arguments, with what sentences call them."""
-    def within(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
-        if isinstance(value, torch.Tensor):
-            yield name, value
-        elif isinstance(value, Mapping):
-            for key, inner in value.items():
-                yield from within(f"{name}[{key!r}]", inner)
-        elif isinstance(value, (list, tuple)):
-            for i, inner in enumerate(value):
-                yield from within(f"{name}[{i}]", inner)
-    for i, value in enumerate(args):
-        yield from within(f"input {i}", value)
-    for name, value in kwargs.items():
-        yield from within(f"input {name}", value)
-
-
-def _refuse_backward(*args: Any, **kwargs: Any) -> NoReturn:
-    raise Error(NO_BACKWARD)
-
-
-def _no_backward(found: Any) -> Any:
-    """Outputs whose `backward` says that it is done already."""
-    for _, tensor in named_tensors((found,), {}):
-        tensor.backward = _refuse_backward                                          # type: ignore[assignment]
-    return found
 
 
 def _module_of(model: Any) -> torch.nn.Module:
@@ -543,7 +416,8 @@ def trainingModel(model: torch.nn.Module | PoplarExecutor, options: Options | No
     holder = None if before is None else before()
     if holder is not None and holder is not model:
         raise RuntimeError(WRAPPED)
-    return PoplarExecutor(module, options, True, optim.SGD(module.parameters(), lr=0.01) if optimizer is None else optimizer)
+    chosen = optim.SGD(module.parameters(), lr=0.01) if optimizer is None else optimizer
+    return PoplarExecutor(module, options, True, chosen)
 
 
 def inferenceModel(model: torch.nn.Module | PoplarExecutor, options: Options | None = None) -> PoplarExecutor:
@@ -556,8 +430,8 @@ def inferenceModel(model: torch.nn.Module | PoplarExecutor, options: Options | N
 
 
 def load(filename: str | os.PathLike[str], edit_opts_fn: Callable[[Options], Any] | None = None) -> PoplarExecutor:
-    """What compileAndExport or save wrote, ready to be called: its `model` is a module of the weights alone, by their names, for a file of data has
-    no Python code.
+    """What compileAndExport or save wrote, ready to be called: its `model` is a module of the weights alone, by their
+    names, for a file of data has no Python code.
 
         model = poptorch.load("training.poptorch")
         prediction, loss = model(x, labels)
@@ -566,7 +440,8 @@ def load(filename: str | os.PathLike[str], edit_opts_fn: Callable[[Options], Any
         edit_opts_fn: called with the options, to change what a compiled program may run with, such as outputMode.
 
     Raises:
-        Error: the file cannot be read, is damaged, or was written with export_model=False; or an option is another one that is compiled in.
+        Error: the file cannot be read, is damaged, or was written with export_model=False; or an option is another one
+            that is compiled in.
     """
     options = Options()
 

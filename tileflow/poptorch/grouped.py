@@ -3,12 +3,13 @@ one that a replica computes."""
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from ..optim import Optimizer as OwnOptimizer
+from ..options.reference.enums import CommGroupType, VariableRetrievalMode, word
 from ..torch.optimizers import mapped
 from .errors import Error, InvalidOption
 
@@ -85,3 +86,46 @@ def checked(name: str, parameter: torch.nn.Parameter, kind: str, shards: int, re
     if parameter.shape[0] != replicas // size:
         raise Error(f"{name} has {parameter.shape[0]} weights along its first axis, and there are {replicas // size} "
                     "groups of replicas.")
+
+
+class Weight:
+    """A parameter of a module that is to be trained, of which replicas may have their own, by
+    `model.W.replicaGrouping(...)`; else it is the parameter.
+
+    groupings: the option replica_grouping of the model, by name; what is asked for is added. replicas: how many there
+        are.
+    """
+
+    def __init__(self, name: str, parameter: torch.nn.Parameter, groupings: dict[str, str], replicas: int) -> None:
+        self._name, self._parameter, self._groupings, self._replicas = name, parameter, groupings, replicas
+
+    def replicaGrouping(self, comm_group_type: CommGroupType, shards: int,
+                        variable_retrieval_mode: VariableRetrievalMode) -> None:
+        """Give groups of replicas weights of their own: the parameter's first axis counts the groups.
+
+        Args:
+            comm_group_type: which replicas are a group. shards: how many replicas a group has.
+            variable_retrieval_mode: OnePerGroup.
+
+        Raises:
+            Error: the parameter is a scalar, or its first axis is not the number of groups.
+            InvalidOption: a value is wrong.
+        """
+        kind, kept = word(CommGroupType(comm_group_type)), word(VariableRetrievalMode(variable_retrieval_mode))
+        checked(self._name, self._parameter, str(kind), shards, self._replicas)
+        self._groupings[self._name] = "no_grouping" if kind == "no_grouping" else f"{kind}:{shards}:{kept}"
+
+    replica_grouping = replicaGrouping
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self._parameter, name)
+
+    @classmethod
+    def __torch_function__(cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def plain(x: Any) -> Any:
+            if isinstance(x, Weight):
+                return x._parameter
+            return type(x)(map(plain, x)) if type(x) in (list, tuple) else x
+        return func(*map(plain, args), **{name: plain(x) for name, x in (kwargs or {}).items()})

@@ -73,8 +73,8 @@ class Optimizer:
     variable_attrs: VariableAttributes
 
     def _begin(self, given: Mapping[str, Any], extra: Mapping[str, Any], dtypes: Sequence[Any]) -> dict[str, Any]:
-        """Check and keep what PyTorch's class does not know (`dtypes`: those of `types`); the arguments that it does, of
-        those that were given.
+        """Check and keep what PyTorch's class does not know (`dtypes`: those of `types`); the arguments that it does,
+        of those that were given.
 
         Raises:
             ValueError: amsgrad, maximize. InvalidOption: an element type is none.
@@ -227,7 +227,7 @@ class SGD(Optimizer, torch.optim.SGD):
 
     def _rest(self) -> dict[str, Any]:
         still = self.variable_attrs.isConstant("momentum") and not any(group["momentum"] for group in self.param_groups)
-        if still or not self.use_combined_accum:                                    # without a velocity nothing is to be said of it
+        if still or not self.use_combined_accum:  # without a velocity nothing is to be said of it
             types = {name: t for name, t in super()._rest().items() if name != "velocity_accum_type" or not still}
             return types | ({} if math.isinf(self.max_grad_norm) else {"max_grad_norm": self.max_grad_norm})
         return {"use_combined_accum": True}
@@ -382,7 +382,8 @@ class LAMB(Optimizer, torch.optim.Optimizer):
         state["exp_avg"].lerp_(p.grad, 1 - b1)
         state["exp_avg_sq"].mul_(b2).addcmul_(p.grad, p.grad, value=1 - b2)
         first, second = (1 - b ** state["step"] if self.bias_correction else 1.0 for b in (b1, b2))
-        x = (state["exp_avg"] / first) / ((state["exp_avg_sq"] / second).sqrt() + group["eps"]) + group["weight_decay"] * p
+        step = (state["exp_avg"] / first) / ((state["exp_avg_sq"] / second).sqrt() + group["eps"])
+        x = step + group["weight_decay"] * p
         of_weight, of_x = p.norm().clamp(max=group["max_weight_norm"]), x.norm()
         ratio = of_weight / of_x if of_weight > 0 and of_x > 0 else 1.0
         p.sub_(group["lr"] * ratio * x)

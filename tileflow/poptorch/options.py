@@ -301,7 +301,9 @@ class Options(_Names):
             checked = {name: declarations().find(name).check(value) for name, value in found.items()}
             self._add(checked)
         if entry.idle:
-            self._said[snake_case(entry.name.rpartition(".")[2])] = args[0] if len(args) == 1 and not kwargs else next(iter(kwargs.values()), args)
+            given_one = len(args) == 1 and not kwargs
+            self._said[snake_case(entry.name.rpartition(".")[2])] = \
+                args[0] if given_one else next(iter(kwargs.values()), args)
         if entry.name == "anchorTensor":
             given = dict(zip(("short_name", "long_name"), args, strict=False)) | dict(kwargs)
             self._anchors[given["short_name"]] = given["long_name"]
@@ -396,7 +398,7 @@ class Options(_Names):
         with of_options():
             values = {**self._every(), **changes}
             policy = {name: values.pop(name) for name in ("autocast",) if name in values}
-            made = TileflowOptions(**values).filled(policy)                     # as of a file: it lists what any model may have
+            made = TileflowOptions(**values).filled(policy)  # as of a file: it lists what any model may have
             made.validate()
             return made
 
@@ -428,7 +430,8 @@ class Options(_Names):
         self.checkIsFrozen()
         path = Path(filepath)
         try:
-            found = read_options_file(path) if path.suffix in files.READERS else files.from_lines(read_text(path), declarations())
+            found = (read_options_file(path) if path.suffix in files.READERS
+                     else files.from_lines(read_text(path), declarations()))
         except OSError as error:
             raise ConfigFileError(f"{path} cannot be read: {error.strerror or error}.") from None
         except (OptionError, ValueError) as error:
@@ -448,7 +451,8 @@ class Options(_Names):
         try:
             given = json.loads(string)
         except (ValueError, RecursionError) as error:
-            raise InvalidOption(f"This is no JSON ({error}); options are a table such as {{\"deviceIterations\": 4}}.") from None
+            raise InvalidOption(f"This is no JSON ({error}); "
+                                "options are a table such as {\"deviceIterations\": 4}.") from None
         if not isinstance(given, dict):
             raise InvalidOption(f"Options are a table such as {{\"deviceIterations\": 4}}, not a "
                                 f"{type(given).__name__}.")

@@ -36,7 +36,7 @@ class Program:
                   that micro-batches may be computed side by side
         update    accumulated gradients and optimizer states -> new weights and states
       and where each replica sums up its own gradients first, once an update those of all (`schedule.replicas_first`)
-        accumulate  one micro-batch's gradients into its replica's sums, of which each replica has its own (`partial_sums`)
+        accumulate  one micro-batch's gradients into its replica's sums, each replica's its own (`partial_sums`)
         reduce      a replica's sums into the accumulators that the update reads, in the order of replicas
     schedule: which of them runs when. Nothing else knows the order of parts or how often they run.
     links: an input value of a part -> the value of another part that feeds it.

@@ -59,8 +59,8 @@ def standalone(title: str, lines: Sequence[Line], x_title: str) -> str:
         x += 40 + 7 * len(one.name)
     colours = "".join(f".{cls}{{fill:{palette.colour(cls)};stroke:{palette.colour(cls)}}}"
                       for cls in dict.fromkeys(_classes(len(drawn))))
-    style = (f"text{{font:12px "
-             f"system-ui,sans-serif;fill:#586375}}.end{{text-anchor:end}}.mid{{text-anchor:middle}}.grid{{stroke:#e2e6ec}}{colours}"
+    style = ("text{font:12px system-ui,sans-serif;fill:#586375}.end{text-anchor:end}.mid{text-anchor:middle}"
+             f".grid{{stroke:#e2e6ec}}{colours}"
              "rect,circle{stroke:none}path.line{fill:none;stroke-width:2}")
     return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {frame.width:g} {frame.height:g}" role="img" '
             f'aria-label="{svg.escape(title)}">'
@@ -97,7 +97,8 @@ def _classes(count: int) -> list[str]:
 
 
 def _point(frame: svg.PlotArea, x: float, y: float, cls: str, tip: str) -> str:
-    return f'<circle class="point {cls}" cx="{frame.x(x):.1f}" cy="{frame.y(y):.1f}" r="3"><title>{svg.escape(tip)}</title></circle>'
+    return (f'<circle class="point {cls}" cx="{frame.x(x):.1f}" cy="{frame.y(y):.1f}" r="3">'
+            f'<title>{svg.escape(tip)}</title></circle>')
 
 
 def history_lines(history: Mapping[str, Sequence[float]], names: Sequence[str]) -> list[Line]:

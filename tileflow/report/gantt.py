@@ -4,7 +4,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ..program.schedule import Atomic, Fold, Refresh, Repeat, Run, Step, Steps, Stream, Wave, busy, elapsed, exchanged, from_data, key, rounds, visits
+from ..program.schedule import (
+    Atomic,
+    Fold,
+    Refresh,
+    Repeat,
+    Run,
+    Step,
+    Steps,
+    Stream,
+    Wave,
+    busy,
+    elapsed,
+    exchanged,
+    from_data,
+    key,
+    rounds,
+    visits,
+)
 from . import format as f
 from .hosting import Host
 from .json import Report

@@ -99,7 +99,8 @@ def _figures(page: RunPage) -> str:
     shown = list(zip(*(page.history[n] for n in names), strict=True))
     more = f"The last 200 of {len(shown)} epochs." if len(shown) > 200 else ""
     rows = "".join(f"<tr>{''.join(f'<td>{_number(x)}</td>' for x in row)}</tr>" for row in shown[-200:])
-    table = f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>' if names else ""
+    table = ("" if not names else
+             f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>')
     return f'<div class="kpis">{cards}</div>' + _section("Epochs", table, more)
 
 

@@ -94,8 +94,10 @@ class _Drawing:
                     yield event
                 cycle += s["cycles"]
         else:
-            row = "host I/O" if bar.kind == "host" else "compute" if bar.first >= 0 or bar.kind == "more" else "exchange"
-            name = "between IPUs" if bar.kind == "exchange" else "between replicas" if bar.kind == "replicas" else _name(bar)
+            computes = bar.first >= 0 or bar.kind == "more"
+            row = "host I/O" if bar.kind == "host" else "compute" if computes else "exchange"
+            between = {"exchange": "between IPUs", "replicas": "between replicas"}
+            name = between[bar.kind] if bar.kind in between else _name(bar)
             yield self.event(row, name, bar.start, bar.cycles, {"cycles": bar.cycles})
 
     def step(self, s: dict[str, Any], cycle: int) -> Iterator[Event]:

@@ -12,7 +12,21 @@ from typing import TypeGuard
 import numpy as np
 
 from ..executable.hosts import HostedRow
-from ..executable.image import DONE, DUE, LAST, MICRO, NAMED, STREAMS, UPDATE, Image, Judged, Owner, RowTable, Span, Stage
+from ..executable.image import (
+    DONE,
+    DUE,
+    LAST,
+    MICRO,
+    NAMED,
+    STREAMS,
+    UPDATE,
+    Image,
+    Judged,
+    Owner,
+    RowTable,
+    Span,
+    Stage,
+)
 from ..graph import Node, Value
 from ..kernels.machine.boards import ROW_WORDS
 from ..kernels.machine.host import HostCall

@@ -4,8 +4,10 @@ from __future__ import annotations
 import numpy as np
 
 from ..memory.tensor import kind_of
+from ..system.errors import TrainingError
 from ..system.text import one_line
 from .data import DataLoader, Dataset
+from .data.values import doubts
 
 
 def not_finite(batch: tuple[np.ndarray, ...], data: Dataset, loader: DataLoader, epoch: int, row: int) -> str:
@@ -22,3 +24,14 @@ def not_finite(batch: tuple[np.ndarray, ...], data: Dataset, loader: DataLoader,
                 row = row if data.rows is None else int(data.rows[row])
             return f"{name} holds {fed[first]} in row {row} {what}: mend that row, or leave it out."
     return ""
+
+
+def with_doubts(error: TrainingError, data: Dataset) -> TrainingError:
+    """The error with what in the data is no number, of which losses that are not finite may come."""
+    fields = {f"Input {name}": f for name, f in data.fields.items()}
+    if data.label is not None:
+        fields["The label"] = data.label
+    for what, f in fields.items():
+        for sentence in doubts(what, f.array, data.rows, f.array.dtype):
+            error.add_note(sentence)
+    return error

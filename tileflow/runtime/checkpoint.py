@@ -22,6 +22,7 @@ import ml_dtypes  # noqa: F401  (teaches NumPy the name bfloat16)
 import numpy as np
 
 from ..memory import budget
+from ..program.arrays import bytes_of
 from ..system.errors import CheckpointError
 from ..system.files import atomic_write
 from ..system.logs import logger
@@ -81,7 +82,7 @@ def _save(path: str | os.PathLike[str], tensors: Mapping[str, np.ndarray], metad
     text += b" " * (-len(text) % ALIGNMENT)
     if len(text) > MAX_HEADER:
         raise CheckpointError(f"The header of checkpoint {path} would have {len(text):,} bytes; the format allows {MAX_HEADER:,}.")
-    parts = [_bytes_of(array) for _, array in ordered]
+    parts = [bytes_of(array) for _, array in ordered]
     start = len(text).to_bytes(8, "little") + text
     found = hashlib.sha256(start)
     for part in parts:
@@ -239,8 +240,3 @@ def _read_tensor(path: Path, file: BinaryIO, start: int, entry: _Entry) -> tuple
     if entry.dtype == np.bool_ and raw.max(initial=0) > 1:
         raise _broken(path, f"tensor {entry.name} is BOOL and holds other bytes than 0 and 1")
     return raw, array.astype(entry.dtype.newbyteorder("="), copy=False)
-
-
-def _bytes_of(array: np.ndarray) -> np.ndarray:
-    """The array's little-endian bytes in row-major order."""
-    return np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1).view(np.uint8)

@@ -197,10 +197,11 @@ class Evaluator:
 
     def _micro_batches(self, data: Dataset) -> int:
         """Micro-batches of a call: whole pieces, or all of fewer rows; as many calls for each of the processes."""
-        total, piece, group = -(-len(data) // self.model.options.micro_batch_size), _piece(self.model.options), current()
+        options, group = self.model.options, current()
+        total, piece = -(-len(data) // options.micro_batch_size), _piece(options)
         if total <= piece:
             return total
-        count = 1 if group is None or data.may_vary else group.size          # where lengths change, a call's rows have one
+        count = 1 if group is None or data.may_vary else group.size  # where lengths change, a call's rows have one
         turns = count * -(-total // (count * MOST_MICRO_BATCHES))
         return -(-total // (turns * piece)) * piece
 

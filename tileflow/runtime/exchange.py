@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..collective import Communicator, current
+from ..collective.messages import filled_text
 from ..kernels.isa import cpu
 from ..kernels.machine.host import GivenUp, Moment, UpdateFailed
 from ..options.options import Options
@@ -37,7 +38,9 @@ def share_of(group: Communicator | None, replicas: int) -> ReplicaShare | None:
 
 def owner_of(group: Communicator | None, options: Options) -> ReplicaShare | None:
     """Whose slices of optimizer states this process keeps; None: it has all of them whole."""
-    return None if group is None or not options.optimizer_sharded else ReplicaShare(group.rank, group.size, apart=not group.on_one_host)
+    if group is None or not options.optimizer_sharded:
+        return None
+    return ReplicaShare(group.rank, group.size, apart=not group.on_one_host)
 
 
 def check_replicas(options: Options) -> None:
@@ -200,9 +203,7 @@ def _in_a_row(pieces: Sequence[np.ndarray]) -> np.ndarray:
 
 def same(group: Communicator, sides: dict[str, str]) -> None:
     """OptionError, in every process, where one of these digests (of at most 64 bytes) is not everywhere the same."""
-    send = np.zeros((len(sides), 64), np.uint8)
-    for row, digest in zip(send, sides.values(), strict=True):
-        row[:len(digest)] = np.frombuffer(digest.encode(), np.uint8)[:64]
+    send = np.stack([filled_text(digest, 64) for digest in sides.values()])
     found = group.allgather(send, "what they train")
     for rank in range(group.size):
         for side, own, first in zip(sides, found[rank], found[0], strict=True):

@@ -175,7 +175,7 @@ class Opened:
 
         def read(file: BinaryIO) -> None:
             if hasattr(os, "posix_fadvise"):
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)     # not from the memory it was written from
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # not from the memory it was written from
             at = self._begin + padded(self.header.program)
             for nbytes, digest in zip(_sizes(self.header), self.header.digests, strict=True):
                 file.seek(at)
@@ -212,7 +212,8 @@ class Opened:
         except Fault as fault:
             raise self.refused(fault) from None
         except (OSError, ValueError) as error:
-            raise ModelError(f"Executable {self.path} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
+            why = getattr(error, "strerror", None) or error
+            raise ModelError(f"Executable {self.path} cannot be read: {why}.") from None
 
     def _read(self, data: Any, at: str) -> Options:
         try:
@@ -240,7 +241,7 @@ class Opened:
         header, begin = self._now(file)
         file.seek(begin + padded(header.program) + sum(map(padded, _sizes(header)[:first])))
         for blob in into:
-            if file.readinto(blob.data) != blob.size or any(file.read(-blob.size % 64)):       # type: ignore[attr-defined]
+            if file.readinto(blob.data) != blob.size or any(file.read(-blob.size % 64)):  # type: ignore[attr-defined]
                 raise Fault("the states", "end too early, or what is between them is damaged")
         if _digests(into) != list(self.header.digests[first:first + len(into)]):
             raise Fault("what it stores", "differs from its digest: the file is damaged")

@@ -129,8 +129,8 @@ class ProgramSource(Flat):
             return super().arranged(args, named)
         form, arrays = arranged(args, named, self.parameters)
         if form is None or form.data() != wanted.data():
-            why = "its arguments are nested or have constants among them, and these are arrays one after the other" if form is None else \
-                wanted.differs(form)
+            why = wanted.differs(form) if form is not None else (
+                "its arguments are nested or have constants among them, and these are arrays one after the other")
             raise DataError(f"The executable {self.opened.path} has one program: {why}.")
         return form, arrays
 

@@ -20,8 +20,9 @@ def stuck(automatic: str, scale: float, skipped: int, updates: int) -> TrainingE
     if automatic == "off":
         return TrainingError(f"The loss or a gradient was not finite in each of the last {skipped} updates (up to update {updates}), which were "
                              f"skipped; {kept}: {NO_CAUSE}.{see('loss-scaling')}")
-    return TrainingError(f"The loss scale has fallen to {scale:g}, its least value, and the loss or a gradient is still not finite after "
-                         f"{skipped} skipped updates (up to update {updates}); {kept}: {NO_CAUSE}.{see('loss-scaling')}")
+    return TrainingError(f"The loss scale has fallen to {scale:g}, its least value, and the loss or a gradient is "
+                         f"still not finite after {skipped} skipped updates (up to update {updates}); "
+                         f"{kept}: {NO_CAUSE}.{see('loss-scaling')}")
 
 
 def none_counted(epoch: int, updates: int, scale: float | None) -> str:

@@ -66,8 +66,9 @@ def differences(path: Path, made: Mapping[str, Any], now: Mapping[str, Any], mod
               if getattr(getattr(model.optimizer, name), "follows_run", False)]
     for name, what in (("epochs", "epoch"), ("max_updates", "update")):
         if made.get(name) != now[name]:
-            to = f"Going on to {what} {now[name]}" if now[name] is not None else f"Going on past {what} {made.get(name)}"
-            before = f"; the run was to end with {made.get(name)}" if made.get(name) is not None and now[name] is not None else ""
+            was, will = made.get(name), now[name]
+            to = f"Going on to {what} {will}" if will is not None else f"Going on past {what} {was}"
+            before = f"; the run was to end with {was}" if was is not None and will is not None else ""
             said.append(f"{to}{before}." + (f" The schedule of {' and '.join(longer)} now ends with it, so that what "
                                             "is left of it differs."
                                            if longer else ""))

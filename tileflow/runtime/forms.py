@@ -78,8 +78,8 @@ def nesting_of(opened: Opened) -> Nesting:
             places = [i for i, (_, leaf) in enumerate(leaves) if isinstance(leaf, TensorPlace)]
             form = Form(spec, tuple(names), tuple((i, leaf) for i, (_, leaf) in enumerate(leaves) if i not in places),
                         tuple(places))
-            if [leaves[i][1] for i in places] != list(range(own)) or [type(x)
-                                                                      for x in spec.unflatten([x for _, x in leaves])] != [tuple, dict]:
+            in_order = [leaves[i][1] for i in places] == list(range(own))
+            if not in_order or [type(x) for x in spec.unflatten([x for _, x in leaves])] != [tuple, dict]:
                 raise ValueError("hold other inputs than its program takes")
         if data["returned"] is not None:
             results = Results.of(read(data["returned"], len(opened.header.outputs), TensorPlace))

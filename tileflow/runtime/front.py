@@ -77,7 +77,8 @@ def answered(file: ModelFile | None, options: Options, question: Sequence[Any], 
         question: what else the answer follows from.
         told, of_told: an answer in JSON's types, and out of them (one of UNFIT where it is none).
     """
-    key = None if file is None or not store.enabled or file.digests is None else _key(file.digests, options, ["answer", *question])
+    digests = None if file is None or not store.enabled else file.digests
+    key = None if digests is None else _key(digests, options, ["answer", *question])
     if key is not None and (found := notes.load(key)) is not None:
         with contextlib.suppress(*UNFIT):
             return of_told(found)

@@ -5,6 +5,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import numpy as np
+
 
 @dataclass
 class Epoch:
@@ -46,6 +48,15 @@ class Running:
     """Updates."""
     unmeasured: int = 0
     """Samples of micro-batches whose loss was not finite and whose updates were skipped."""
+
+    def add(self, losses: np.ndarray, rows: int, skips: bool) -> np.ndarray:
+        """Add losses of micro-batches of so many rows; those that count (`skips`: of finite ones alone)."""
+        if skips:
+            self.unmeasured += rows * int(np.count_nonzero(~np.isfinite(losses)))
+            losses = losses[np.isfinite(losses)]
+        # one by one, wherever a call ends
+        self.loss = float(np.add.accumulate(np.append(self.loss, losses.astype(np.float64) * rows))[-1])
+        return losses
 
     def record(self, epoch: int) -> Epoch:
         accuracy = self.correct / self.predictions if self.predictions else None

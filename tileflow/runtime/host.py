@@ -42,6 +42,7 @@ class Host:
         are."""
         if options.bits == "portable" and not (path := cpu.current()).fma:
             raise UnsupportedError("Option bits 'portable' needs fused multiply-adds, and of this CPU only the "
-                                   f"{path.label} kernels can run, which do without; leave it out, or use a CPU with AVX2.")
+                                   f"{path.label} kernels can run, which do without; "
+                                   "leave it out, or use a CPU with AVX2.")
         arithmetic = options.matmul_precision if options.bits == "path" else options.bits
         return cls(options.threads, arithmetic, options.seed, options.detect_anomaly)

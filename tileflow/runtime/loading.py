@@ -35,7 +35,8 @@ def require_same(opened: Opened, wanted: Options, made: Options) -> None:
     for name, (before, after) in wanted.diff(made).items():
         if declarations()[name].is_compiled:
             raise OptionError(f"Option {name} is compiled into executable {opened.path} as {before!r} and cannot "
-                              f"become {after!r}, for something else would be computed. Export the model again with it, or leave it as it is.")
+                              f"become {after!r}, for something else would be computed. "
+                              "Export the model again with it, or leave it as it is.")
 
 
 def require_weights(opened: Opened) -> None:
@@ -67,7 +68,8 @@ def optimizer_in(opened: Opened, given: Optimizer | None) -> Optimizer | None:
         return None
     if given is None and header.asked:
         raise OptionError(f"Executable {opened.path} was trained with what is no data and so is not in it: "
-                          f"{'; '.join(header.asked)}. Give the same again: tileflow.load_executable(path, optimizer=...).")
+                          f"{'; '.join(header.asked)}. Give the same again: "
+                          "tileflow.load_executable(path, optimizer=...).")
     try:
         made = optimizer_of(header.optimizer) if given is None else given
         if structure_data(made) != header.structure:

@@ -146,7 +146,8 @@ class Model(CompilingModel):
         types, self._form = stored.types, nesting_of(stored.opened).form
         why = stored.differs(self._description(types)) or stored.lacks(self.source.state_dict(self.training))
         if why is None and self.source.has_graph and stored.fingerprint != self._graph_digest(types):
-            why = "computes something else than this model: operators, attributes, names or sizes, or what is trained, differ"
+            why = ("computes something else than this model: "
+                   "operators, attributes, names or sizes, or what is trained, differ")
         if why is not None:
             raise OptionError(f"Executable {path} {why}; make the model as the one that was exported, or compile this "
                               "one.")

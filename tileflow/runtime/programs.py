@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from .. import compiler
     from ..program.program import Program
 
-HINT = "the model was compiled for other inputs; call destroy() to compile it anew, or set on_new_shape='compile'." + see("serving#rows")
+HINT = ("the model was compiled for other inputs; call destroy() to compile it anew, or set on_new_shape='compile'."
+        + see("serving#rows"))
 
 
 class Compiled:

@@ -146,7 +146,7 @@ class Recipe:
     def _written(self, value: Any, what: str) -> Any:
         if isinstance(value, schedules.Schedule) and _SCHEDULES.get(type(value).__name__) is type(value):
             fields = vars(value) if isinstance(value, schedules.chained) else \
-                {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init}     # type: ignore[arg-type]
+                {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init}  # type: ignore[arg-type]
             return {"schedule": type(value).__name__, "fields": {n: self._written(x, what) for n, x in fields.items()}}
         if callable(value):
             self.asked.append(f"{what}, the function {schedules.described(value)}")
@@ -161,7 +161,8 @@ class Recipe:
 def optimizer_of(data: Any) -> Optimizer:
     """The optimizer of a `Recipe` (Fault where it is none)."""
     at = "the optimizer"
-    kind = _named(_BY_NAME, data["class"]) if type(data) is dict and data.keys() == {"class", "fields", "variable"} else None
+    is_recipe = type(data) is dict and data.keys() == {"class", "fields", "variable"}
+    kind = _named(_BY_NAME, data["class"]) if is_recipe else None
     if kind is None:
         raise Fault(at, f"is {shown(data)}")
     fields, variable = data["fields"], read(data["variable"], tuple[str, ...], f"{at}.variable")

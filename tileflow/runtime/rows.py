@@ -41,7 +41,8 @@ class Rows:
                 raise ShapeError(
                     f"Invalid batch dimension: the input {list(t.shape)} has {rows} rows, but micro_batch_size was "
                     f"set, so that a call takes {micro * count}: micro_batch_size ({micro}) * {by}; "
-                    f"give as many, or leave micro_batch_size out, and it follows from the first call.{see('batching')}")
+                    "give as many, or leave micro_batch_size out, and it follows from the first call."
+                    f"{see('batching')}")
             if rows % count or rows == 0:
                 raise ShapeError(
                     f"Invalid batch dimension: in the input {list(t.shape)}, the batch dimension ({rows}) must be a "

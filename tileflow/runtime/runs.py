@@ -58,7 +58,8 @@ def read_run(folder: Path) -> DoneRun:
                 raise CheckpointError(f"{shown}: its {METRICS} is larger than {LARGEST:,} bytes, which no run's is.")
             content = json.loads(file.read().decode("utf-8"))
     except OSError as error:
-        raise CheckpointError(f"{shown} holds no run: its {METRICS} cannot be read ({error.strerror or error}).") from None
+        raise CheckpointError(f"{shown} holds no run: its {METRICS} cannot be read "
+                              f"({error.strerror or error}).") from None
     except (ValueError, RecursionError):
         raise CheckpointError(f"{shown}: its {METRICS} is damaged.") from None
     listed = content.get("epochs") if isinstance(content, dict) else None
@@ -83,7 +84,8 @@ def find_runs(folder: Path) -> list[DoneRun]:
         inside = [p for p in folder.iterdir() if (p / METRICS).is_file()]
         inside.sort(key=lambda p: ((p / METRICS).stat().st_mtime, p.name))
     except OSError as error:
-        raise CheckpointError(f"{one_line(folder)} cannot be read ({error.strerror or error}); name a folder of runs.") from None
+        raise CheckpointError(f"{one_line(folder)} cannot be read ({error.strerror or error}); "
+                              "name a folder of runs.") from None
     found = []
     for path in inside:
         try:

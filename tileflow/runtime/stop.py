@@ -7,13 +7,44 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ..collective import Communicator
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Stop:
+    """Whether a run ends early: somebody has asked this process (`asked`), and all processes have agreed to it.
+
+    group: the processes that train together; one that trains alone has agreed as soon as it is asked.
+    """
+
+    def __init__(self, group: Communicator | None) -> None:
+        self._group = group
+        self._agreed = threading.Event()
+        self.asked = self._agreed if group is None else threading.Event()
+
+    def is_asked(self) -> bool:
+        """Somebody has asked this process, whatever others do."""
+        return self.asked.is_set()
+
+    def is_set(self) -> bool:
+        """The run ends."""
+        return self._agreed.is_set()
+
+    def set(self) -> None:
+        """The run ends, as all processes know."""
+        self._agreed.set()
+
+    def agree(self) -> None:
+        """What one process was asked for holds in all: to be called by each of them at the same place."""
+        if self._group is not None and self._group.any(self.is_asked(), "a request to end"):
+            self.set()
 
 
 @contextmanager
 def asked_by_signals(stop: threading.Event) -> Iterator[None]:
-    """Ctrl-C or SIGTERM sets `stop`; a second one raises KeyboardInterrupt at once. Outside of the main thread, which alone can take
-    signals, nothing changes."""
+    """Ctrl-C or SIGTERM sets `stop`; a second one raises KeyboardInterrupt at once. Outside of the main thread, which
+    alone can take signals, nothing changes."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -61,13 +61,15 @@ class Stored:
         if wanted["loss"] not in (own["loss"], self.opened.header.fitted):
             return f"was compiled with the loss {_shown(own['loss'])}, and this model has {_shown(wanted['loss'])}"
         if own["structure"] != wanted["structure"]:
-            return f"was compiled with the optimizer {_shown(own['structure'])}, and this model's has other settings that are compiled in"
+            return (f"was compiled with the optimizer {_shown(own['structure'])}, "
+                    "and this model's has other settings that are compiled in")
         if own["anchored"] != wanted["anchored"]:
             return f"keeps the values {own['anchored']}, and this model {wanted['anchored']}"
         if own["form"] != wanted["form"]:
             return "was compiled for arguments that are nested otherwise, or for other constants"
         if own["types"] != wanted["types"]:
-            return f"takes {self.takes}, and this call has {', '.join(f'{dtype}{shape}' for dtype, shape in wanted['types'])}"
+            given = ", ".join(f"{dtype}{shape}" for dtype, shape in wanted["types"])
+            return f"takes {self.takes}, and this call has {given}"
         return None
 
     @property

@@ -120,7 +120,7 @@ def rehearse(source: OnnxSource, path: Path, options: Options, inputs: Sequence[
     except UnsupportedNodesError as error:
         if not is_cut(error):
             raise
-        return raw_bytes(model.proto)                   # sizes in it follow from data: only a run of its pieces shows what it computes
+        return raw_bytes(model.proto)  # sizes in it follow from data: only a run of its pieces shows what it computes
     expected, found = (evaluated(graph, arrays) for graph in graphs)
     for value, a, b in zip(graphs[0].outputs, expected, found, strict=True):
         _compare(value.name, a, b, path)

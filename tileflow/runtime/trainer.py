@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import threading
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,30 +19,37 @@ from ..metrics import accuracy_counts
 from ..metrics.named import Function, name_of
 from ..optim import noise
 from ..optim.scaling import LOSS_SCALE
-from ..optim.schedules import Run
 from ..options.options import Options
-from ..system.errors import CheckpointError, DataError, Interrupted, OptionError, ProcessError, TileflowError, TrainingError, WeightsLostError
+from ..system.errors import (
+    CheckpointError,
+    DataError,
+    Interrupted,
+    OptionError,
+    ProcessError,
+    TrainingError,
+    WeightsLostError,
+)
 from ..system.files import require_space
 from ..system.text import one_line
 from .agreement import agree, same_run
 from .averages import averaged
-from .bad_rows import not_finite
-from .callbacks.logs import Logs
+from .bad_rows import not_finite, with_doubts
+from .call_models import CallModels
+from .callbacks.logs import Logs, logs_of
 from .callbacks.run import Request, TrainingRun, kept_name
 from .callbacks.several import Callbacks
 from .data import DataLoader, Dataset
 from .data.augmentation import Augmentation
 from .data.sampling import WeightedSampler
-from .data.values import doubts
 from .evaluate import Evaluator
 from .failure import none_counted, untrained
 from .fingerprint import changed_attributes, differences, fingerprint, loss_scaling
+from .going_on import go_on, last_good, saved_failed
 from .history import Epoch, Running
 from .run_folder import CHECKPOINT, FAILED, RunPosition, load_run, remove, save_run
-from .run_settings import resume_command
 from .schedule import CallSchedule, UpdateCall
 from .shards import to_first
-from .stop import asked_by_signals
+from .stop import Stop, asked_by_signals
 from .training_model import TrainingModel
 
 LEARNING_RATE = "optimizer.lr"
@@ -83,20 +89,23 @@ class Trainer:
     def __post_init__(self) -> None:
         self.loader = DataLoader(self.options, self.train, drop_last=self.options.drop_last, sampler=self.sampler,
                                  augment=self.augment)
-        batch = self.options.combined_batch_size
-        self.schedule = CallSchedule.of(len(self.train) // batch * batch if self.train.is_open else len(self.train), self.options)
-        self._rest: dict[UpdateCall, TrainingModel] = {}
-        self._length = self.schedule.length         # updates of an epoch; of data that end where they end, those of the last one
-        self._told = False                          # somebody was told that lengths change
-        self._evaluated, self._figures = -1, dict[str, float | None]()          # the update at which the test data were measured last, and how
+        batch, rows = self.options.combined_batch_size, len(self.train)
+        self.schedule = CallSchedule.of(rows // batch * batch if self.train.is_open else rows, self.options)
+        self._length = self.schedule.length
+        """Updates of an epoch; of data that end where they end, those of the last one."""
+        self._told = False
+        """Somebody was told that lengths change."""
+        self._evaluated = -1
+        """The update at which the test data were measured last."""
+        self._figures: dict[str, float | None] = {}
+        """What was measured then."""
         self._group = current()
-        self._stop = threading.Event()
-        """The run ends early: of several processes, all have agreed to, after a signal has asked one of them."""
-        self._asked = None if self._group is None else threading.Event()
+        self._stop = Stop(self._group)
         self.loader.stop = self._stop.is_set if self._group is None else None
-        self.evaluator = Evaluator(self.model, self.callbacks.compiling, lambda: (self._asked or self._stop).is_set())
-        self.run_handle = TrainingRun(self.model, self.folder, self.options, self.callbacks.say, self.options.epochs, rates=self.rates,
-                                      history=self.history)
+        self.evaluator = Evaluator(self.model, self.callbacks.compiling, self._stop.is_asked)
+        self._models = CallModels(self.model, self.train, self.schedule, self.callbacks.compiling, self._stop.is_asked)
+        self.run_handle = TrainingRun(self.model, self.folder, self.options, self.callbacks.say, self.options.epochs,
+                                      rates=self.rates, history=self.history)
 
     @property
     def options(self) -> Options:
@@ -117,38 +126,10 @@ class Trainer:
         Raises:
             OptionError: the model cannot take the rows that fill no micro-batch.
         """
-        o = self.options
-        accumulation = o.gradient_accumulation * o.device_iterations
-        self._compile(UpdateCall(o.micro_batch_size, accumulation, o.replication_factor), self.model)
-        for step in self.schedule.rest:
-            self._model_of(step)
+        self._models.compile()
         _ = self._fingerprint                       # of the model for these rows, whatever lengths come
         if self.test is not None:
             self.evaluator.prepare(self.test)
-
-    def _model_of(self, step: UpdateCall) -> TrainingModel:
-        """The model of a call of one update, compiled; data that end before they said have one that nobody foresaw."""
-        if step not in self._rest:
-            options = self.options.clone(micro_batch_size=step.micro_batch, gradient_accumulation=step.accumulation, device_iterations=1,
-                                         strategy="none", replication_factor=step.replicas)
-            model = TrainingModel(self.model.source, options, self.model.optimizer, self.model.loss, self.callbacks.compiling)
-            self._compile(step, model)
-            self._rest[step] = model
-        return self._rest[step]
-
-    def _compile(self, step: UpdateCall, model: TrainingModel) -> None:
-        per_epoch = None if self.train.is_open and self.options.max_batches is None else self.schedule.length
-        model.stop = lambda: (self._asked or self._stop).is_set()
-        ends = [n for n in (self.options.max_updates, None if per_epoch is None else self.options.epochs * per_epoch) if n is not None]
-        model.run = Run(min(ends, default=None), per_epoch)
-        try:
-            model.compile(*self.train.example(np.zeros(step.rows, np.int64)))
-        except TileflowError as error:
-            if model is self.model or step.micro_batch == self.options.micro_batch_size:
-                raise
-            raise OptionError(f"With drop_last off the last {step.micro_batch} rows are a micro-batch of their own, which this model cannot "
-                              f"take: {error} Set drop_last, or a micro_batch_size that divides the rows.") from None
-        model.programs.seconds = 0.0
 
     # ---- the loop
 
@@ -157,18 +138,20 @@ class Trainer:
 
         Raises:
             Interrupted: Ctrl-C or SIGTERM came; the state is saved.
-            TrainingError: the loss is not finite or a label is out of range; the state before that update is in `checkpoint.failed`, and
-                the last checkpoint is as it was.
+            TrainingError: the loss is not finite or a label is out of range; the state before that update is in
+                `checkpoint.failed`, and the last checkpoint is as it was.
             WeightsLostError: an update wrote a weight that is not finite; nothing is saved.
             NoUpdateError: no update of the last epoch counted; the state is saved.
-            CheckpointError: a checkpoint would not fit on the disk, which is found before anything is trained, or cannot be written.
+            CheckpointError: a checkpoint would not fit on the disk, which is found before anything is trained, or
+                cannot be written.
         """
-        require_space(self.folder, sum(self.session.nbytes_of(name) for name in self.session.lasting()), "A checkpoint of this run")
+        nbytes = sum(self.session.nbytes_of(name) for name in self.session.lasting())
+        require_space(self.folder, nbytes, "A checkpoint of this run")
         if self._group is not None:
             same_run(self._group, self._fingerprint)
         self._begin()
         self._agree()
-        with asked_by_signals(self._asked or self._stop):
+        with asked_by_signals(self._stop.asked):
             try:
                 if self._is_due:                    # an evaluation that somebody interrupted
                     self._between()
@@ -179,7 +162,7 @@ class Trainer:
             except BaseException as error:
                 if isinstance(error, Exception) and not isinstance(error, DataError):
                     if isinstance(error, (WeightsLostError, ProcessError)) or self.session.parts:
-                        error.add_note(self._last_good())
+                        error.add_note(last_good(self.folder, self.has_command))
                     elif self.session.updates:
                         error.add_note(self._save_failed())
                 with contextlib.suppress(Exception):                  # what failed first is what is told
@@ -193,25 +176,35 @@ class Trainer:
 
     def _begin(self) -> None:
         """What callbacks may know before the first update."""
-        run, o = self.run_handle, self.options
+        run = self.run_handle
         measured = [name_of(m) for m in self.evaluator.metrics if self.test is not None or m == "accuracy"]
         names = ["loss", *(["accuracy"] if "accuracy" in measured else [])]
         run.measures = (*names, *(f"test_{n}" for n in ("loss", *measured) if self.test is not None), "learning_rate")
-        run.updates_per_epoch = None if self.train.is_open and o.max_batches is None else self.schedule.length
-        run.epoch, run.updates_in_epoch, run.rates, run.history = self.epoch, self.updates_in_epoch, self.rates, self.history
+        run.updates_per_epoch = self._models.per_epoch
+        run.epoch, run.updates_in_epoch = self.epoch, self.updates_in_epoch
+        run.rates, run.history = self.rates, self.history
         run.batches = None if self.loader.rows is None else len(self.loader)
-        run.example = lambda rows: self.train.example(np.arange(min(rows, len(self.train))))[0] if not self.train.whole else np.zeros(0)
+        run.example = self._example
         self.callbacks.attach(run)
         self.callbacks.call("on_train_begin", run.metrics)
+
+    def _example(self, rows: int) -> np.ndarray:
+        """Input of so many rows as the data begin with; empty where each element is a whole of its own."""
+        if self.train.whole:
+            return np.zeros(0)
+        first: np.ndarray = self.train.example(np.arange(min(rows, len(self.train))))[0]
+        return first
 
     def _end(self, path: Path) -> list[Epoch]:
         """The run is over, or somebody has asked it to end; its state is saved at `path`."""
         run = self.run_handle
         done = self.epoch >= self.options.epochs
         if self.history and done and self._counted_none(last := self.history[-1]):
-            raise self._with_bad_data(untrained(last.epoch, last.skipped, last.loss_scale, f"the state is saved in {path}"))
+            kept = f"the state is saved in {path}"
+            raise with_doubts(untrained(last.epoch, last.skipped, last.loss_scale, kept), self.train)
         if self._stop.is_set() and (not self._is_over or self._is_due):
-            stopped = Interrupted(f"Stopped after {self.session.updates} updates; saved {path}. Go on with {self._go_on()}.")
+            stopped = Interrupted(f"Stopped after {self.session.updates} updates; saved {path}. "
+                                  f"Go on with {go_on(self.folder, self.has_command)}.")
             self.callbacks.call("on_exception", stopped)
             raise stopped
         if not done and self.updates_in_epoch:
@@ -229,17 +222,10 @@ class Trainer:
 
     @property
     def _is_over(self) -> bool:
-        """All epochs are done, or a callback stopped the run and the epoch's rows are not all trained, so that it is no epoch."""
+        """All epochs are done, or a callback stopped the run and the epoch's rows are not all trained, so that it is no
+        epoch."""
         whole = not self.train.is_open and 0 < self.schedule.length <= self.updates_in_epoch
         return self.epoch >= self.options.epochs or (self.run_handle.stopped is not None and not whole)
-
-    def _with_bad_data(self, error: TrainingError) -> TrainingError:
-        """The error with what in the data is no number, of which losses that are not finite may come."""
-        fields = {f"Input {name}": f for name, f in self.train.fields.items()} | ({} if self.train.label is None else {"The label": self.train.label})
-        for what, f in fields.items():
-            for sentence in doubts(what, f.array, self.train.rows, f.array.dtype):
-                error.add_note(sentence)
-        return error
 
     def _epoch(self) -> None:
         row, first_update = self.schedule.after(self.updates_in_epoch, self.short_updates)
@@ -272,7 +258,8 @@ class Trainer:
     @property
     def _ends_now(self) -> bool:
         """The epoch goes no further: a signal came, or a callback stopped the run before the epoch's last update."""
-        return self._stop.is_set() or (self.run_handle.stopped is not None and (self.train.is_open or self.updates_in_epoch < self.schedule.length))
+        is_within = self.train.is_open or self.updates_in_epoch < self.schedule.length
+        return self._stop.is_set() or (self.run_handle.stopped is not None and is_within)
 
     def _end_epoch(self) -> None:
         """All rows are done: measure, and tell."""
@@ -299,7 +286,8 @@ class Trainer:
     def _record(self, figures: Mapping[str, float | None] | None) -> Epoch:
         """The epoch at hand in figures."""
         record = self.running.record(self.epoch + 1)
-        record.unit = "images" if not self.train.whole and len(next(iter(self.train.fields.values())).sample) >= 2 else "samples"
+        if not self.train.whole and len(next(iter(self.train.fields.values())).sample) >= 2:
+            record.unit = "images"
         if self.test is not None and figures is not None:
             more = dict(figures)
             record.test_loss, record.test_accuracy = more.pop("loss"), more.pop("accuracy", None)
@@ -309,12 +297,7 @@ class Trainer:
         return record
 
     def _logs(self, record: Epoch) -> Logs:
-        """An epoch as callbacks see it: what does not depend on the clock."""
-        figures = {"loss": record.loss, "accuracy": record.accuracy, "test_loss": record.test_loss, "test_accuracy": record.test_accuracy,
-                   **{f"test_{name}": x for name, x in record.test_metrics.items()}, "learning_rate": record.learning_rate,
-                   "loss_scale": record.loss_scale, "skipped": record.skipped or None,
-                   "gradient_noise_scale": noise.scale_of(self.session) if self.options.gradient_noise else None}
-        return Logs({name: x for name, x in figures.items() if x is not None})
+        return logs_of(record, noise.scale_of(self.session) if self.options.gradient_noise else None)
 
     def _measured(self) -> dict[str, float | None] | None:
         """The figures of the test data; None where a signal came meanwhile."""
@@ -340,8 +323,8 @@ class Trainer:
         return bool(self.test is not None and every and updates and updates % every == 0 and self._evaluated != updates)
 
     def _between(self, *told: tuple[str, tuple[Any, ...]]) -> None:
-        """Between two calls: callbacks are told of the updates, and of an evaluation where one is due; then what they ask for is saved. What a signal
-        cuts off is done when the run goes on."""
+        """Between two calls: callbacks are told of the updates, and of an evaluation where one is due; then what they
+        ask for is saved. What a signal cuts off is done when the run goes on."""
         for hook, args in told:
             self.callbacks.call(hook, *args)
         if self._is_due:
@@ -374,8 +357,7 @@ class Trainer:
         if self._group is None:
             return
         agree(self._group, self.run_handle, self.session)
-        if self._group.any((self._asked or self._stop).is_set(), "a request to end"):
-            self._stop.set()
+        self._stop.agree()
 
     def _carry_out(self) -> None:
         """Save what callbacks have asked for, the run's own checkpoint last. What fails stays asked for."""
@@ -398,18 +380,22 @@ class Trainer:
         self.save(paths[0].name if name else CHECKPOINT, states)
         if onnx and name:
             if self.write_model is None:
-                raise OptionError("The model of this run is no ONNX file; keep checkpoints without onnx, and write it with result.save_onnx.")
+                raise OptionError("The model of this run is no ONNX file; keep checkpoints without onnx, and write it "
+                                  "with result.save_onnx.")
             with averaged(self.session):
                 self.write_model(paths[1])
 
     def _tell_lengths(self, batch: tuple[np.ndarray, ...]) -> None:
         """A word, once, where a batch has another length than the first row."""
-        if self._told or self.train.whole or all(a.shape[1:] == f.sample for f, a in zip(self.train.tensors, batch, strict=True)):
+        if self._told or self.train.whole:
+            return
+        if all(a.shape[1:] == f.sample for f, a in zip(self.train.tensors, batch, strict=True)):
             return
         self._told = True
-        self.callbacks.say(f"Batches of data {one_line(self.train.name)} change their length: " + (
-            "it is rounded up to 8, 12, 16, 24, 32 and so on and filled with zeros, labels with ignore_index. The model must know padding by its "
-            "mask; with round_lengths=False lengths stay as they come." if self.options.round_lengths else "each length has a program of its own."))
+        how = ("it is rounded up to 8, 12, 16, 24, 32 and so on and filled with zeros, labels with ignore_index. "
+               "The model must know padding by its mask; with round_lengths=False lengths stay as they come."
+               if self.options.round_lengths else "each length has a program of its own.")
+        self.callbacks.say(f"Batches of data {one_line(self.train.name)} change their length: {how}")
 
     def _counted_none(self, record: Epoch) -> bool:
         """All updates of an epoch were skipped."""
@@ -420,28 +406,35 @@ class Trainer:
         row = 0
         for i, step in enumerate(rest):
             if i >= done:
-                self._calls(self._model_of(step), tuple(a[row:row + step.rows] for a in batch), 0, 1, short=step.rows < self.schedule.rows)
+                own = tuple(a[row:row + step.rows] for a in batch)
+                self._calls(self._models.of(step), own, 0, 1, short=step.rows < self.schedule.rows)
             row += step.rows
             if self._ends_now:
                 return
 
-    def _calls(self, model: TrainingModel, batch: tuple[np.ndarray, ...], first: int, updates: int, short: bool = False) -> None:
+    def _calls(self, model: TrainingModel, batch: tuple[np.ndarray, ...], first: int, updates: int,
+               short: bool = False) -> None:
         """The updates of a call from `first` on, in as many calls as somebody wants to have the word in between."""
         while first < updates and not self._ends_now:
-            now, every = self.session.updates, (self.options.eval_every if self.test is not None else None, self.options.save_every_updates)
+            now, o = self.session.updates, self.options
+            every = o.eval_every if self.test is not None else None, o.save_every_updates
             ends = [now - now % n + n for n in every if n]
             asked = self.callbacks.next_update(now)
             asked = asked if self._group is None else self._group.told(asked, "when callbacks have the word")
-            self._call(model, batch, first, min([updates, *(first + end - now for end in (*ends, asked) if end is not None)]), short)
+            last = min([updates, *(first + end - now for end in (*ends, asked) if end is not None)])
+            self._call(model, batch, first, last, short)
             first = model.engine.completed
 
-    def _call(self, model: TrainingModel, batch: tuple[np.ndarray, ...], first_update: int, last_update: int, short: bool) -> None:
+    def _call(self, model: TrainingModel, batch: tuple[np.ndarray, ...], first_update: int, last_update: int,
+              short: bool) -> None:
         """One call, or what is left of it up to `last_update`; counts only the updates that were done."""
-        began, skipped, number = time.perf_counter(), model.skipped_updates, self.updates_in_epoch // self.options.device_iterations
+        began, skipped = time.perf_counter(), model.skipped_updates
+        number = self.updates_in_epoch // self.options.device_iterations
         try:
             outputs = model.run_call(*batch, first_update=first_update, last_update=last_update)
         except TrainingError as error:
-            if said := not_finite(batch, self.train, self.loader, self.epoch, self.schedule.after(self.updates_in_epoch, self.short_updates)[0]):
+            row = self.schedule.after(self.updates_in_epoch, self.short_updates)[0]
+            if said := not_finite(batch, self.train, self.loader, self.epoch, row):
                 error.add_note(said)
             self.running.skipped += model.skipped_updates - skipped
             self.updates_in_epoch += model.engine.completed - first_update      # the call's whole updates stand
@@ -459,13 +452,11 @@ class Trainer:
         losses = model.last_losses[done] if model.last_losses is not None else np.zeros(0)
         correct, predictions = self._correct(outputs, self.train.labels_of(batch), done)
         rates = self._note_rates(engine, first_update)
-        logs = Logs(losses=losses.reshape(updates, -1).astype(np.float64).mean(1), learning_rates=rates, samples=(done.stop - done.start) * rows)
+        logs = Logs(losses=losses.reshape(updates, -1).astype(np.float64).mean(1), learning_rates=rates,
+                    samples=(done.stop - done.start) * rows)
         r = self.running
         r.skipped += model.skipped_updates - skipped
-        if model.scaling.skip:
-            r.unmeasured += rows * int(np.count_nonzero(~np.isfinite(losses)))
-            losses = losses[np.isfinite(losses)]
-        r.loss = float(np.add.accumulate(np.append(r.loss, losses.astype(np.float64) * rows))[-1])          # one by one, wherever a call ends
+        losses = r.add(losses, rows, model.scaling.skip)
         r.correct += correct
         r.predictions += predictions
         r.samples += logs["samples"]
@@ -499,7 +490,8 @@ class Trainer:
     # ---- what survives
 
     def save(self, name: str = CHECKPOINT, states: Mapping[str, np.ndarray] | None = None) -> Path:
-        """Write weights, optimizer states (`states`: those that processes divide), the position and what callbacks have come to; the path."""
+        """Write weights, optimizer states (`states`: those that processes divide), the position and what callbacks have
+        come to; the path."""
         path, run = self.folder / name, self.run_handle
         states = to_first(self.session) if states is None else states
         if self._group is not None and not self._group.is_first:
@@ -511,7 +503,8 @@ class Trainer:
             at = RunPosition(self.session.updates, self.session.micro_batches, self.epoch, self.updates_in_epoch,
                              self.running, self.history, self.short_updates, self.begun, self._evaluated, self._figures,
                              run.stopped or "", run.stopped_by, run.chosen_rates, pending, plain)
-            save_run(path, self.session.lasting() | dict(states) | {RATES: np.array(self.rates, np.float64)} | arrays, at, self._fingerprint)
+            tensors = self.session.lasting() | dict(states) | {RATES: np.array(self.rates, np.float64)} | arrays
+            save_run(path, tensors, at, self._fingerprint)
         for sentence in self.callbacks.forgetful():
             self.callbacks.say(sentence)
         self.callbacks.call("on_save", path)
@@ -535,41 +528,31 @@ class Trainer:
             path = self.save(FAILED)
         except CheckpointError as error:
             return f"The state before the failure could not be saved: {error}"
-        last = f" The last checkpoint, {self.folder / CHECKPOINT}, is as it was." if (self.folder / CHECKPOINT).exists() else ""
-        return f"The state before the failure is saved in {path}. Go on from it with {self._go_on(path)}.{last}"
-
-    def _go_on(self, checkpoint: Path | None = None) -> str:
-        """How to go on with a run that has ended early."""
-        if self.has_command:
-            return resume_command(self.folder, checkpoint)
-        return f"the same call and resume={str(checkpoint) if checkpoint else True!r}"
-
-    def _last_good(self) -> str:
-        """Where to go back to when the weights in memory are of no use."""
-        path = self.folder / CHECKPOINT
-        if not path.exists():
-            return "This run had not written a checkpoint yet (checkpoint_every and save_every_updates do so on the way): start it anew."
-        return f"The last good checkpoint is {path}. Go on from it with {self._go_on()}."
+        return saved_failed(self.folder, self.has_command, path)
 
     def resume(self, path: Path) -> None:
         """Take over a checkpoint, and say what has changed since it was made.
 
         Raises:
-            CheckpointError: damaged, of another model or other data, or of a run with other settings that shape the result.
+            CheckpointError: damaged, of another model or other data, or of a run with other settings that shape the
+                result.
         """
         tensors, at, made = load_run(path)
         said = differences(path, made, self._fingerprint, self.model, self.options)
         if at.updates_in_epoch > self.schedule.length and made.get("data") == self._fingerprint["data"]:
-            raise CheckpointError(f"{path} says that {at.updates_in_epoch:,} updates of its epoch are done, and an epoch of this run has "
-                                  f"{self.schedule.length:,}; restore it from a copy or train anew.")
+            raise CheckpointError(f"{path} says that {at.updates_in_epoch:,} updates of its epoch are done, and an "
+                                  f"epoch of this run has {self.schedule.length:,}; restore it from a copy or train "
+                                  "anew.")
         missing = at.updates - tensors.get(RATES, np.zeros(0)).size
-        budget.require(sys.getsizeof(0.0) * max(0, missing), f"The learning rates of the {at.updates:,} updates that {path} tells of",
+        budget.require(sys.getsizeof(0.0) * max(0, missing),
+                       f"The learning rates of the {at.updates:,} updates that {path} tells of",
                        "restore it from a copy or train anew")
         self.session.assigned[LOSS_SCALE] = loss_scaling(made)
-        scale = tensors.setdefault(LOSS_SCALE, np.array(loss_scaling(made), np.float32))    # older files have no such state
+        # older files have no such state
+        scale = tensors.setdefault(LOSS_SCALE, np.array(loss_scaling(made), np.float32))
         if not (np.isfinite(scale) & (scale > 0)).all():
-            raise CheckpointError(f"{path} holds {scale.reshape(-1)[0]} under {LOSS_SCALE}, and a loss scale is a finite number above 0; "
-                                  "restore it from a copy or train anew.")
+            raise CheckpointError(f"{path} holds {scale.reshape(-1)[0]} under {LOSS_SCALE}, and a loss scale is a "
+                                  "finite number above 0; restore it from a copy or train anew.")
         self.session.restore(tensors, updates=at.updates, micro_batches=at.micro_batches)
         self.epoch, self.updates_in_epoch, self.short_updates = at.epoch, at.updates_in_epoch, at.short_updates
         self.begun, self._evaluated, self._figures = at.begun, at.evaluated, at.figures
@@ -584,11 +567,13 @@ class Trainer:
         for sentence in said:
             self.callbacks.say(sentence)
         if self.epoch >= self.options.epochs:
-            self.callbacks.say(f"The run has done {self.epoch} epochs, so there is nothing left to train; ask for more with epochs.")
+            self.callbacks.say(f"The run has done {self.epoch} epochs, so there is nothing left to train; "
+                               "ask for more with epochs.")
         elif at.stopped and made.get("epochs") == self.options.epochs and at.stopped_by in map(repr, self.callbacks):
             self.run_handle.stopped, self.run_handle.stopped_by = at.stopped, at.stopped_by
             if self._is_over and not self._is_due:
-                self.callbacks.say("There is nothing left to train; ask for more with epochs, or change what ended the run.")
+                self.callbacks.say("There is nothing left to train; ask for more with epochs, "
+                                   "or change what ended the run.")
 
     @property
     def data_digest(self) -> str:

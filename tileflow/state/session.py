@@ -67,14 +67,15 @@ class Session:
         self.ties: tuple[tuple[str, ...], tuple[str, ...]] | None = None   # options tie and untie, which say what the parameters are
         self.trainable: tuple[str, ...] = ()            # option trainable of all trainings, which may make parameters of constants
         self.assigned: dict[str, float] = {}      # what a user gave states that programs may change as well: only another value is written
-        self.parts: dict[str, Part] = {}          # the states of which this is one of several processes that each have a slice, flat
+        # the states of which this is one of several processes that each have a slice, flat
+        self.parts: dict[str, Part] = {}
         self._arrays: dict[str, np.ndarray] = {}
         self._places: dict[str, tuple[int, int]] = {}
         self._buffers = 0
         self._kinds: dict[str, str] = {}
-        self.cleared: set[str] = set()            # states that weights which were set since the last update have set to zero
+        self.cleared: set[str] = set()  # states that weights which were set since the last update have set to zero
         self._rests: dict[str, str] = {}          # by weight, the state that holds the bits which the weight lacks: new weights have none
-        self.averages: dict[str, str] = {}        # by weight, the state that holds its average: it begins as the weight is
+        self.averages: dict[str, str] = {}  # by weight, the state that holds its average: it begins as the weight is
         self._copies: dict[str, list[str]] = {}   # by weight or buffer, those of later replicas: they begin as what it is, and as what it is set to
 
     def __getstate__(self) -> dict[str, Any]:
@@ -86,7 +87,8 @@ class Session:
         """
         if self.parts:
             raise TileflowError("With option optimizer_sharded a process has slices of the optimizer's states, which "
-                                "are no model to copy or to pickle: take state_dict and optimizer_state_dict in all processes."
+                                "are no model to copy or to pickle: take state_dict and optimizer_state_dict in all "
+                                "processes."
                                 f"{see('distributed')}")
         held = dict(self.__dict__, owner=None)
         held["_arrays"] = self.turn.hold(lambda: {name: array.copy() for name, array in self._arrays.items()})

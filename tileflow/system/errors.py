@@ -98,9 +98,11 @@ class OutOfTileMemoryError(TileflowError, MemoryError):
                  levers: list[str] | None, remedies: Sequence[Mapping[str, Any]] = ()) -> None:
         """levers: None where nothing was tried."""
         self._remedies = list(remedies)
-        self.tile, self.demand, self.bound, self.contributors, self.levers = tile, demand, bound, contributors, levers or []
+        self.tile, self.demand, self.bound = tile, demand, bound
+        self.contributors, self.levers = contributors, levers or []
         most = "; ".join(f"{layer} {nbytes:,} ({', '.join(f'{k} {n:,}' for k, n in kinds.items())})" for layer, nbytes, kinds in contributors)
-        tried = " ".join(levers) if levers else "Nothing was tried to make it fit." if levers is None else "Nothing that was tried makes it fit."
+        tried = ("Nothing was tried to make it fit." if levers is None else
+                 " ".join(levers) or "Nothing that was tried makes it fit.")
         super().__init__(f"Out of tile memory: tile {tile} needs {demand:,} bytes and has {bound:,}, {demand - bound:,} too many. "
                          f"The most of it, by layer: {most}. {tried}{see('tiles')}")
 

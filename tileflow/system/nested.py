@@ -155,7 +155,8 @@ def check_arguments(what: str, args: Sequence[Any], kwargs: Mapping[str, Any], p
         if name not in parameters and name not in more and not is_open:
             raise DataError(f"{what} takes no input {name!r}; {there}.")
         if name in placed:
-            raise DataError(f"{what} got the input {name!r} twice: by its place, {placed.index(name)}, and by its name.")
+            raise DataError(f"{what} got the input {name!r} twice: by its place, {placed.index(name)}, "
+                            "and by its name.")
     if missing := [name for name in required if name not in placed and name not in kwargs]:
         raise DataError(f"{what} got no input {' and no '.join(map(repr, missing))}; {there}.")
 

@@ -68,7 +68,8 @@ def flattened(
         else:
             if is_dataclass(leaf) and any(isinstance(getattr(leaf, f.name), torch.Tensor) for f in fields(leaf)):
                 raise DataError(f"The argument {named(_keys(path), parameters)} is a {type(leaf).__name__}, whose "
-                                "tensors are not seen: torch.export.register_dataclass says what is in it; or pass a tuple or a dict.")
+                                "tensors are not seen: torch.export.register_dataclass says what is in it; "
+                                "or pass a tuple or a dict.")
             constants.append((i, leaf))
     return Form(spec, tuple(names), tuple(constants), tuple(places)), tensors
 

@@ -64,7 +64,7 @@ def check(
     """
     graph = copied(imported.graph)
     names = _outputs(graph, made)
-    for node in graph.walk():                               # types are the module's own: what is cast was asked for, and departs by that
+    for node in graph.walk():  # types are the module's own: what is cast was asked for, and departs by that
         node.origin = replace(node.origin, hints=replace(node.origin.hints, casting=None, partials=None))
     if draw_nothing(graph):
         return                                              # nothing can be said of what draws otherwise

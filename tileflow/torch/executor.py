@@ -164,7 +164,7 @@ class Executor:
             form = current.form
         else:
             form, tensors = flattened(args, kwargs, self._parameters)
-            if not tensors and self._parameters:                # a forward() of none has state alone, and one micro-batch
+            if not tensors and self._parameters:  # a forward() of none has state alone, and one micro-batch
                 raise DataError("A call needs at least one tensor, whose rows are divided into micro-batches.")
         if current is None or not alike or current.modes != modes:
             current = next((m for m in self._made if m.modes == modes and not m.form.differs(form)), None)
@@ -310,10 +310,12 @@ class Executor:
 
     def _serves(self, optimizer: Any) -> bool:
         """It is the model's own and PyTorch's, and something is compiled that updates by it."""
-        made = self._current
-        if self._numbers is None or optimizer is not self._optimizer or made is None or not made.model.is_compiled or self._homed is None:
+        made, homed = self._current, self._homed
+        if self._numbers is None or optimizer is not self._optimizer or homed is None:
             return False
-        trains = self._homed.home.trains
+        if made is None or not made.model.is_compiled:
+            return False
+        trains = homed.home.trains
         return trains is None or trains() in (None, self)
 
     def optimizer_state_dict(self) -> dict[str, np.ndarray]:

@@ -127,7 +127,8 @@ class Function(torch.nn.Module):
             array, own = array_of(t), session[name]
             if (array.dtype, array.shape) != (own.dtype, own.shape):
                 raise UnsupportedError(f"The {name!r} of {self.path} is {array.dtype}{list(array.shape)}, and the "
-                                       f"file's is {own.dtype}{list(own.shape)}: a Function computes in the types of its file; "
+                                       f"file's is {own.dtype}{list(own.shape)}: a Function computes in the types of "
+                                       "its file; "
                                        "convert its inputs and outputs.")
             if name in self._seen or now[0] != own.ctypes.data:
                 edits[name] = array

@@ -129,7 +129,8 @@ class Unfolding:
     def numbers(self) -> tuple[int, ...]:
         """The head of the table that `unfold` and `fold_planes` read."""
         g = self.g
-        return g.h, g.w, g.ow, g.kw, g.sh, g.dh, g.dw, g.top, g.left, g.phases, self.depth, self.pitch, int(g.column), g.step
+        return (g.h, g.w, g.ow, g.kw, g.sh, g.dh, g.dw, g.top, g.left, g.phases, self.depth, self.pitch,
+                int(g.column), g.step)
 
 
 def time(g: Geometry, size: int, path: cpu.Cpu) -> float:

@@ -60,7 +60,8 @@ class swa(Schedule):
         if 0 < self.start < 1:
             if run.updates is None:
                 raise OptionError(f"Schedule swa: {self.start:g} is a share of the run, and neither a model that is "
-                                  "called nor data without a length say how long that is: give a number of updates, or train with max_batches.")
+                                  "called nor data without a length say how long that is: "
+                                  "give a number of updates, or train with max_batches.")
             start = int(self.start * run.updates)
         every = self.every or run.per_epoch or 1
         first = max(1, math.ceil(start / every)) * every

@@ -411,7 +411,8 @@ ENVIRONMENT = (
     _none("POPTORCH_IPU_MODEL", "no effect is needed: this computer computes everything, and the option `machine` "
                                 "names the chip of reports."),
     _none("POPTORCH_SMALL_IPU_MODEL",
-          "no effect, which a warning says: the option `machine` may name a `.toml` file of a chip of 4 tiles (`docs/tiles.md`)."),
+          "no effect, which a warning says: the option `machine` may name a `.toml` file of a chip of 4 tiles "
+          "(`docs/tiles.md`)."),
     _none("POPTORCH_IPU_MODEL_VERSION",
           "the chip of `poptorch.Options()`: ipu1 is `gc2`, ipu2 `gc200`, ipu21 `bow`; else the option `machine`."),
     _none("POPTORCH_WAIT_FOR_IPU", "no effect, which a warning says: there is no IPU to wait for."),

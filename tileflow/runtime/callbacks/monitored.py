@@ -46,7 +46,8 @@ class Monitored(Callback):
     def on_train_begin(self, logs: Logs) -> None:
         known = self.run.measures
         if measured_name(self.monitor) not in known:
-            none = " and has no test data" if measured_name(self.monitor).startswith("test_") and "test_loss" not in known else ""
+            untested = measured_name(self.monitor).startswith("test_") and "test_loss" not in known
+            none = " and has no test data" if untested else ""
             shown = ", ".join(n.replace("test_", "val_") if self.monitor.startswith("val_") else n for n in known)
             raise OptionError(f"{type(self).__name__} monitors {self.monitor}, which this run does not measure{none}; "
                               f"it measures {shown}.")

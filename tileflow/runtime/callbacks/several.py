@@ -146,8 +146,9 @@ class Callbacks:
                        and _differs(before.get(n), x)]
             if changed:
                 del self._before[key]
+                given = ", ".join(map(repr, changed))
                 found.append(f"Callback {key} changes {', '.join(changed)} and has no state(): where the run is "
-                             f"resumed, it begins anew. Give it state() and restore(), or remembered = ({', '.join(map(repr, changed))},).")
+                             f"resumed, it begins anew. Give it state() and restore(), or remembered = ({given},).")
         return found
 
 

@@ -36,10 +36,12 @@ class TensorBoardLogger(AppendedFile):
             from tensorboardX import record_writer, summary
             from tensorboardX.proto import event_pb2, summary_pb2
         except ImportError:
-            raise OptionError("Logs for TensorBoard need tensorboardX: pip install 'tileflow-engine[tensorboard]'.") from None
+            raise OptionError("Logs for TensorBoard need tensorboardX: "
+                              "pip install 'tileflow-engine[tensorboard]'.") from None
         super().__init__(f"{FOLDER}/{EVENTS}")
         self.every = every
-        self._checksum, self._summary, self._event, self._protos = record_writer.masked_crc32c, summary, event_pb2.Event, summary_pb2
+        self._checksum, self._summary = record_writer.masked_crc32c, summary
+        self._event, self._protos = event_pb2.Event, summary_pb2
 
     def on_train_begin(self, logs: Logs) -> None:
         try:

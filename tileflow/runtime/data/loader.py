@@ -11,7 +11,19 @@ from typing import Any
 import numpy as np
 
 from ...feed.ahead import ahead
-from ...feed.items import Batch, Collate, Items, RowStream, Whole, collate, is_by_number, is_one_by_one, joined, part, rows_of
+from ...feed.items import (
+    Batch,
+    Collate,
+    Items,
+    RowStream,
+    Whole,
+    collate,
+    is_by_number,
+    is_one_by_one,
+    joined,
+    part,
+    rows_of,
+)
 from ...feed.workers import Abandoned, Workers
 from ...memory import budget
 from ...options.options import Options

@@ -13,7 +13,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...feed.images import ENDINGS, is_image
-from ...feed.items import Collate, Collated, Fills, Items, RowStream, array_of, collate, heaped, is_by_number, is_loader, is_one_by_one
+from ...feed.items import (
+    Collate,
+    Collated,
+    Fills,
+    Items,
+    RowStream,
+    array_of,
+    collate,
+    heaped,
+    is_by_number,
+    is_loader,
+    is_one_by_one,
+)
 from ...loss import WEIGHTS
 from ...memory.tensor import kind_of
 from ...options.losses import losses_by_output

@@ -382,7 +382,8 @@ _JIA = "Jia et al., Dissecting the Graphcore IPU architecture via microbenchmark
 _POPLIBS = "PopLibs source (planner and cycle estimators)"
 _TYPES = "Poplar and PopLibs User Guide, Supported types, Floating point types"
 _NOTES = "third-party program notes for the C600"
-_EMULATOR = "counts of the vendor's own emulator (github.com/thorbenlouw/lbm-graphcore, experiments/halo-exchange-approaches)"
+_EMULATOR = ("counts of the vendor's own emulator "
+             "(github.com/thorbenlouw/lbm-graphcore, experiments/halo-exchange-approaches)")
 _COMMON: dict[str, tuple[str, str]] = {
     "workers": ("documented", "vendor: six worker contexts per tile"),
     "vector_bytes": ("documented", f"{_POPLIBS}: 64-bit data path"),
@@ -444,7 +445,8 @@ def _builtin(name: str, tiles: int, kib: int, clock: float, matrix: Mapping[str,
 
 
 _PEAKS = {"float16": 249.3e12, "float32": 62.3e12}
-_HOT_CHIPS = "Knowles, Hot Chips 33, 2021 (reported by eeNews Europe, GraphCore details power figures for Mk2 chip and AI system): "
+_HOT_CHIPS = ("Knowles, Hot Chips 33, 2021 "
+              "(reported by eeNews Europe, GraphCore details power figures for Mk2 chip and AI system): ")
 _AS_M2000 = "our estimate, as the IPU-M2000's typical power is to its envelope"
 # A Bow does up to 1.4 times as much as a GC200 at up to 1.16 times the efficiency (data sheet of the Bow-2000).
 _POWER = {

@@ -25,7 +25,8 @@ def multiplied(node: Node, work: Work, chip: Chip) -> Work:
         dtype = "int8"
     elif chip.eight_bit_products == "refused":
         raise OptionError(f"{node_name(node)} multiplies 8-bit integers, which the chip {chip.name} refuses "
-                          f"(eight_bit_products); name a chip that widens them or has a unit {EIGHT_BIT_UNIT}, or dequantise the model.")
+                          f"(eight_bit_products); name a chip that widens them or has a unit {EIGHT_BIT_UNIT}, "
+                          "or dequantise the model.")
     else:
         dtype = "float16"
     return replace(work, inputs=(*(o and replace(o, dtype=dtype) for o in work.inputs[:2]), *work.inputs[2:]))

@@ -174,7 +174,8 @@ def evaluate(chip: Chip, c: Canonical, v: Variant, parts: Mapping[str, Array], s
     converted = vertex.cast(chip, v.partials, c.result.dtype, sums.share) if v.partials != c.result.dtype else p.nothing
 
     exchanges = steps + (cuts_a != cuts_b) + times_out * sums.stages + (ordered.exchange > 0)
-    launches = steps * (1 + (sliced > 0)) + times_out * (sums.stages + (converted > 0) + (updated > 0)) + ordered.tensors
+    sum_launches = sums.stages + (converted > 0) + (updated > 0)
+    launches = steps * (1 + (sliced > 0)) + times_out * sum_launches + ordered.tensors
     transform = steps * vertex.copy(chip,
                                     sliced) + ordered.copies + times_out * (vertex.copy(chip, updated) + converted)
     kept = (a_bytes if cuts_out and not cuts_a else 0) + (b_bytes if cuts_out and not cuts_b else 0)

@@ -51,7 +51,8 @@ def plan_spread(work: Work, chip: Chip, bound_bytes: int | None = None, options:
     if isinstance(work, Reduce):
         plans = _reduce_plans(work, chip)
     else:
-        narrower = [chip, *(chip.variant(vector_bytes=n) for n in vector_sizes(chip)[1:])]      # each worker is given a vector
+        # each worker is given a vector
+        narrower = [chip, *(chip.variant(vector_bytes=n) for n in vector_sizes(chip)[1:])]
         splits = [even_splits(work, some, item_bytes(work.outputs[0])) for some in narrower]
         plans = [move_at(work, chip, s) if isinstance(work, Move) else map_at(work, chip, s) for s in splits]
     return choose(plans, bound_bytes)

@@ -202,7 +202,7 @@ class Placed:
             return None if self.users[storage] or k != self.numbers[0] else storage
         if storage.always_live or storage.state is not None:
             return storage
-        users = [i for i in users if i <= storage.death or storage.off_chip] or users       # folds add what is made at once
+        users = [i for i in users if i <= storage.death or storage.off_chip] or users  # folds add what is made at once
         parts = [p for p in dict.fromkeys(self.steps[i].part for i in users) if p in self.often]
         if not parts:
             return storage
