@@ -73,7 +73,8 @@ def _scaling(dtype: str) -> Any:
     a finished block; addresses, strides in bytes, and the bits of alpha and beta."""
     kind, size = ELEMENTS[dtype], itemsize(dtype)
 
-    def emit(e: Emitter, c: Any, c_row: Any, rows: Any, cols: Any, alpha: Any, beta: Any, flags: Any, bias: Any, bias_row: Any) -> None:
+    def emit(e: Emitter, c: Any, c_row: Any, rows: Any, cols: Any, alpha: Any, beta: Any, flags: Any, bias: Any,
+             bias_row: Any) -> None:
         factor, share = (e.b.bitcast(bits if size == 8 else e.b.trunc(bits, INT32), kind) for bits in (alpha, beta))
 
         def each(element: Callable[[Any, Any], Any], fixed: bool) -> None:
@@ -97,7 +98,8 @@ def _scaling(dtype: str) -> Any:
                     each(lambda value, at: e.b.fadd(value, e.b.fmul(share, e.load(at, kind))), False)
                 with down:
                     each(e.b.fadd, True)
-    return as_intrinsic(f"tileflow_scale_{dtype}", "c, c_row, rows, cols, alpha, beta, flags, bias, bias_row", PATHS["generic"], emit)
+    return as_intrinsic(f"tileflow_scale_{dtype}", "c, c_row, rows, cols, alpha, beta, flags, bias, bias_row",
+                        PATHS["generic"], emit)
 
 
 def _has(e: Emitter, flags: Any, flag: int) -> Any:

@@ -96,7 +96,8 @@ class _Writer:
 
     def write(self) -> None:
         """Write the code; calls of the function itself find `made`."""
-        own = [(node.id, "") for node in ast.walk(self._tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+        own = [(node.id, "") for node in ast.walk(self._tree)
+               if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
         for at in dict.fromkeys([*self._parameters, *own]):
             self._places[at] = self._b.alloca(WORD)
         for at, value in zip(self._parameters, self.made.args, strict=True):
@@ -187,7 +188,8 @@ class _Writer:
 
     def _for_(self, node: ast.For) -> None:
         call = node.iter
-        if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "range") or node.orelse:
+        if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
+                and call.func.id == "range") or node.orelse:
             raise self._bad(node)
         given = [self._value(a) for a in call.args]
         start, stop = (word(0), given[0]) if len(given) == 1 else given[:2]
@@ -206,7 +208,8 @@ class _Writer:
         self._b.store(at, self._place(node.target))
         self._turn(node.body, inside, onward, onward, after)
 
-    def _turn(self, body: Sequence[ast.stmt], inside: ir.Block, again: ir.Block, onward: ir.Block, after: ir.Block) -> None:
+    def _turn(self, body: Sequence[ast.stmt], inside: ir.Block, again: ir.Block, onward: ir.Block,
+              after: ir.Block) -> None:
         self._b.position_at_end(inside)
         self._loops.append((onward, after))
         self._all(body)
@@ -327,7 +330,8 @@ class _Writer:
         if not isinstance(op, ast.FloorDiv | ast.Mod):
             raise self._bad(node)
         rest = b.srem(x, y)
-        off = b.and_(b.icmp_signed("!=", rest, word(0)), b.icmp_signed("<", b.xor(rest, y), word(0)))     # towards 0, not down
+        # LLVM rounds towards 0, not down.
+        off = b.and_(b.icmp_signed("!=", rest, word(0)), b.icmp_signed("<", b.xor(rest, y), word(0)))
         if isinstance(op, ast.Mod):
             return b.select(off, b.add(rest, y), rest)
         return b.sub(b.sdiv(x, y), b.zext(off, WORD))
