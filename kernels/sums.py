@@ -165,7 +165,8 @@ def row_sums(dtype: str) -> Any:
                     e.store(total, at[1])
             return [e.address(at[0], step), e.address(at[1], size)]
         e.loop(0, rows, 1, [x, to], row)
-    return as_intrinsic(f"tileflow_row_sums_{dtype}", "x, rows, step, parts, part, n, to, accumulate", PATHS["generic"], emit)
+    words = "x, rows, step, parts, part, n, to, accumulate"
+    return as_intrinsic(f"tileflow_row_sums_{dtype}", words, PATHS["generic"], emit)
 
 
 @intrinsic

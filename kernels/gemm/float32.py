@@ -156,14 +156,14 @@ def _gemm(kind: str, dtype: str, path: cpu.Cpu) -> Leaf:
             block(height, width, s.k, s.depth, a.ctypes.data + from_a, s.a_row, s.a_k, b.ctypes.data + from_b, s.b_col,
                   c.ctypes.data + to * size, s.c_row * size, s.flags, address_of(scratch))
             addend = i * s.bias_row + (s.c_at + j if s.flags & ALONG else 0)
-            scale(c.ctypes.data + to * size, s.c_row * size, height, width, alpha, beta, s.flags, bias.ctypes.data + addend * size,
-                  s.bias_row * size)
+            scale(c.ctypes.data + to * size, s.c_row * size, height, width, alpha, beta, s.flags,
+                  bias.ctypes.data + addend * size, s.bias_row * size)
             finish(epilogue, rest, height, width, address_of(c), to, s.c_row, (s.c_at + j) % s.c_row)
 
     gemm.__name__ = f"gemm_{kind}"
     signature = "T[:], T[:], T[:], T[:], T[w,:], T, T, numbers, lo, hi"
-    return WordLeaf(gemm, signature.replace("T", dtype) + CALLED, key=f"{kind}-{path if kind == 'tiles' else path.name}",
-                numbers=GemmSizes)
+    return WordLeaf(gemm, signature.replace("T", dtype) + CALLED, numbers=GemmSizes,
+                    key=f"{kind}-{path if kind == 'tiles' else path.name}")
 
 
 def _pieces(p: GemmProblem, plan: Blocking, panel: int, serial: Serial | None) -> list[Piece]:

@@ -107,8 +107,8 @@ class _Writer:
             self._return([word(0)] * self._results)
 
     def _bad(self, node: ast.AST) -> TypeError:
-        return TypeError(f"{self._function.__qualname__}, line {getattr(node, 'lineno', '?')}: {ast.unparse(node).splitlines()[0]} is "
-                         "nothing over words")
+        line, text = getattr(node, "lineno", "?"), ast.unparse(node).splitlines()[0]
+        return TypeError(f"{self._function.__qualname__}, line {line}: {text} is nothing over words")
 
     # ---- statements
 
@@ -273,7 +273,8 @@ class _Writer:
             return self._computed(node, node.op, self._value(node.left), self._value(node.right))
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             return b.neg(self._value(node.operand))
-        if isinstance(node, ast.Compare | ast.BoolOp) or (isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)):
+        negated = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
+        if negated or isinstance(node, ast.Compare | ast.BoolOp):
             return b.zext(self._truth(node), WORD)
         if isinstance(node, ast.IfExp):
             return self._either(node)
@@ -344,7 +345,8 @@ class _Writer:
         if called in _SAME:
             return args[0]
         if called in (min, max):
-            return functools.reduce(lambda x, y: self._b.select(self._b.icmp_signed("<" if called is min else ">", y, x), y, x), args)
+            before, b = "<" if called is min else ">", self._b
+            return functools.reduce(lambda x, y: b.select(b.icmp_signed(before, y, x), y, x), args)
         if hasattr(called, "_defn"):
             signature, generate = called._defn(None, *[types.intp] * len(args))
             return generate(_Context(), self._b, signature, args)

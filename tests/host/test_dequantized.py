@@ -113,7 +113,8 @@ def _exactly(model: onnx.ModelProto, x: Array) -> list[Array]:
 def product(changes: dict[str, Any] | None = None, **attributes: Any) -> onnx.ModelProto:
     """x (uint8) -> DQ, Gemm with dequantised weights and a bias of floats -> Relu -> y."""
     stored = {**GEMM, "b": np.linspace(-4, 5, 6, dtype=F), **(changes or {})}
-    nodes = [node("DequantizeLinear", ["x", "sx", "zx"], ["dx"]), node("DequantizeLinear", ["w", "sw", "zw"], ["dw"], axis=0),
+    nodes = [node("DequantizeLinear", ["x", "sx", "zx"], ["dx"]),
+             node("DequantizeLinear", ["w", "sw", "zw"], ["dw"], axis=0),
              node("Gemm", ["dx", "dw", "b"], ["g"], transB=1, **attributes), node("Relu", ["g"], ["y"])]
     return model_of(nodes, [port("x", (3, 20), "uint8")], [port("y", (3, 6))], stored, opset=17)
 

@@ -157,7 +157,8 @@ def test_exp_of_lanes_that_vanish_beside_others(path: str) -> None:
     (got,) = compute([E.exp(x32)], mixed)
     for x in (*beside, *gone):
         (alone,) = compute([E.exp(x32)], np.full(64, x))
-        np.testing.assert_array_equal(got[mixed == x if x == x else np.isnan(mixed)].view("uint32"), alone.view("uint32")[0])
+        same = mixed == x if x == x else np.isnan(mixed)
+        np.testing.assert_array_equal(got[same].view("uint32"), alone.view("uint32")[0])
     assert not got[np.isin(mixed, gone)].view("uint32").any()
     assert got[mixed == np.float32(-103.9)].all()
 
@@ -626,16 +627,18 @@ def test_where_gradient() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("op", [ops.Gelu(), ops.Gelu(approximate="tanh"), ops.Swish(), ops.Sigmoid(), ops.Tanh(), ops.Mish(),
-                                ops.Div()], ids=str)
+@pytest.mark.parametrize("op", [ops.Gelu(), ops.Gelu(approximate="tanh"), ops.Swish(), ops.Sigmoid(), ops.Tanh(),
+                                ops.Mish(), ops.Div()], ids=str)
 def test_gradients_in_16_bits_round_once(op: Op, dtype: str) -> None:
-    """As PyTorch's kernels compute them: within half a unit of what float64 makes of the same numbers, but for float32's own error."""
+    """As PyTorch's kernels compute them: within half a unit of what float64 makes of the same numbers, but for
+    float32's own error."""
     binary = isinstance(op, ops.Div)
     operands = [x.astype(dtype) for x in ([normal(500), 0.5 + normal(500) ** 2] if binary else [2 * normal(500)])]
     graph, (upper,), made = gradient_graph(op, operands)
     (value, *_,) = op.reference(*operands)
     x, y, g = [Var(i, "float64") for i in range(len(operands))], Var(8, "float64"), Var(9, "float64")
-    given = dict(enumerate(a.astype("float64") for a in operands)) | {8: value.astype("float64"), 9: upper.astype("float64")}
+    given = {i: a.astype("float64") for i, a in enumerate(operands)}
+    given |= {8: value.astype("float64"), 9: upper.astype("float64")}
     found = evaluate(graph, {f"x{i}": a for i, a in enumerate(operands)})
     for i, v in enumerate(made):
         gradient = op.gradient(i, x, (y,), (g,))                                # type: ignore[attr-defined]

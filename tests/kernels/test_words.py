@@ -1,4 +1,5 @@
-"""Functions over words: what LLVM makes of them is what Python makes of them; what they cannot say is refused by line."""
+"""Functions over words: what LLVM makes of them is what Python makes of them; what they cannot say is refused by
+line."""
 from __future__ import annotations
 
 import random
@@ -84,7 +85,7 @@ def early(x: int, y: int) -> int:
     else:
         if EVERY:
             return 5
-        return missing(x)                                                           # type: ignore[name-defined] # noqa: F821
+        return missing(x)                                                     # type: ignore[name-defined] # noqa: F821
 
 
 def run(function: Callable[..., int], x: int, y: int) -> int:
@@ -101,7 +102,8 @@ def run(function: Callable[..., int], x: int, y: int) -> int:
 LEAVES: dict[Any, WordLeaf] = {}
 
 
-@pytest.mark.parametrize("function", [arithmetic, quotients, least, truth, loops, several, early], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("function", [arithmetic, quotients, least, truth, loops, several, early],
+                         ids=lambda f: f.__name__)
 def test_compiled_and_in_python(function: Callable[..., int]) -> None:
     rng = random.Random(3)
     pairs = [(0, 0), (1, -1), (-8, 8), *((rng.randint(-99, 99), rng.randint(-99, 99)) for _ in range(200))]

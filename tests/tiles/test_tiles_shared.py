@@ -34,7 +34,8 @@ def told(tiled: TileProgram) -> list[Any]:
 
 def changed(rng: np.random.Generator, chip: Chip, options: TileOptions) -> tuple[Chip, TileOptions]:
     """Another setting: other memory, rates or bounds; now and then another number of tiles or precision."""
-    what = rng.choice(["memory", "clock", "share", "exchange", "tiles", "precision"], p=[0.35, 0.2, 0.2, 0.1, 0.1, 0.05])
+    what = rng.choice(["memory", "clock", "share", "exchange", "tiles", "precision"],
+                      p=[0.35, 0.2, 0.2, 0.1, 0.1, 0.05])
     if what == "memory":
         return chip.variant(bytes_per_tile=int(chip.bytes_per_tile * 2 ** rng.uniform(-4, 2)) + 1), options
     if what == "clock":

@@ -253,7 +253,8 @@ def _given(index: Index, made: Node, x: Quantized, w: Quantized, constants: _Con
     """The operands in integers: x, its scale and zero point, weights as columns, theirs."""
     weights = w.integers
     if isinstance(made.op, Gemm) and made.op.transB:
-        weights = constants.made(np.ascontiguousarray(present(_numbers(index, weights)).T), "weights")        # type: ignore[type-var]
+        turned = present(_numbers(index, weights)).T                                            # type: ignore[type-var]
+        weights = constants.made(np.ascontiguousarray(turned), "weights")
     points = [constants.point(a, i) for i, a in enumerate([x.scale, x.zero, w.scale, w.zero])]
     return [x.integers, *points[:2], weights, *points[2:]]
 

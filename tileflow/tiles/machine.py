@@ -124,7 +124,8 @@ class _Analysis:
     def __init__(self, prepared: Prepared, chip: Chip, options: TileOptions, analyses: Analyses,
                  tiles: int | None = None) -> None:
         """tiles: of the chip that are used; None: all."""
-        self.program, self.shares, self.places, self.options = prepared.program, prepared.shares, prepared.places, options
+        self.program, self.options = prepared.program, options
+        self.shares, self.places = prepared.shares, prepared.places
         self.machine, self.idle = chip, 0 if tiles is None else chip.tiles - tiles
         self.chip = chip = computing(dataclasses.replace(chip, tiles=chip.tiles - self.idle) if self.idle else chip,
                                      options.num_io_tiles)
@@ -137,8 +138,8 @@ class _Analysis:
         fetched = {i: streaming_cycles(n, self.chip) for i, n in self._moved(by_io_tiles=False).items()}
         gathered, beside = self._gathers(), self._moved(by_io_tiles=True)
         steps = []
-        for i, (entry, work, plan, extra) in enumerate(zip(self.made.entries, self.works, self.plans, self.placement.brought,
-                                                           strict=True)):
+        entries = zip(self.made.entries, self.works, self.plans, self.placement.brought, strict=True)
+        for i, (entry, work, plan, extra) in enumerate(entries):
             phases, waited = plan.phases + extra.phases, fetched.get(i, 0) + gathered.get(i, 0)
             if waited:
                 phases = phases + Phases(exchange=waited)
@@ -270,7 +271,8 @@ class _Analysis:
                            phases, cycles, seconds, samples / seconds, flops * replicas / seconds / 1e12,
                            flops / seconds / peak_flops / max(1, len(ipus)), worst, fits,
                            self.infeasible, transfers, self.streaming, memory.peak_step, self.made, rearranged, ipus,
-                           links, away, memory, self.collectives, self.shares, self.gathering, io, self.idle, self.placement.facts)
+                           links, away, memory, self.collectives, self.shares, self.gathering, io, self.idle,
+                           self.placement.facts)
 
 
 def _once(steps: list[TileStep]) -> dict[str, int]:

@@ -153,8 +153,8 @@ def _weight_gradient(dtype: str, path: cpu.Cpu, form: int) -> Leaf:
                     pixels = min(block, oh - row) * ow
                     at = (image * groups + group) * oc * oh * ow + row * ow
                     if s.biased != 0 and first == 0:
-                        sum_rows(address_of(g) + at * size, oc, oh * ow * size, images, groups * oc * oh * ow * size, pixels,
-                                 address_of(db_out) + (share * groups + group) * oc * size, accumulate)
+                        sum_rows(address_of(g) + at * size, oc, oh * ow * size, images, groups * oc * oh * ow * size,
+                                 pixels, address_of(db_out) + (share * groups + group) * oc * size, accumulate)
                     multiply(registers, oc, count * khw, images, pixels, address_of(g) + at * size, oh * ow * size,
                              groups * oc * oh * ow * size, offsets, base, image_step * size, to, k * size, accumulate)
 

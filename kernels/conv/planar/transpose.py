@@ -67,8 +67,8 @@ def _input_gradient(dtype: str, path: cpu.Cpu, form: int) -> Leaf:
 
     def conv_input_gradient(g, turned, dx, table, u, s, lo, hi):                                                            # type: ignore
         c, kh, oc, oh, groups, channels, in_place = s.c, s.kh, s.oc, s.oh, s.groups, s.channels, s.in_place
-        h, w, ow, kw, sh, pitch = (word_at(table, 0), word_at(table, 1), word_at(table, 2), word_at(table, 3), word_at(table, 4),
-                                   word_at(table, 11))
+        h, w, ow, kw, sh, pitch = (word_at(table, 0), word_at(table, 1), word_at(table, 2), word_at(table, 3),
+                                   word_at(table, 4), word_at(table, 11))
         parts = (c + channels - 1) // channels
         covered = (in_place != 0 and kh == 1) or (in_place == 0 and writes and sh == 1)
         accumulate = in_place == 0 or kh > 1
@@ -86,13 +86,14 @@ def _input_gradient(dtype: str, path: cpu.Cpu, form: int) -> Leaf:
             for ky in range(kh):
                 row = ((plane % groups * kh + ky) * c + first) * kw
                 multiply(count * kw, oh * ow, oc, address_of(turned) + row * s.pitch * size, s.pitch * size, size,
-                         address_of(g) + plane * oc * oh * ow * size, oh * ow * size, target + word_at(table, HEAD + ky * kw),
-                         pitch * size, accumulate)
+                         address_of(g) + plane * oc * oh * ow * size, oh * ow * size,
+                         target + word_at(table, HEAD + ky * kw), pitch * size, accumulate)
             if in_place == 0:
                 fold(image, count, u, table)
 
     signature = "T[:], T[:], T[:], i8[:], T[w,:], numbers, lo, hi"
-    return WordLeaf(conv_input_gradient, signature.replace("T", dtype), key=f"{path.name} {form}", numbers=TransposeSizes)
+    return WordLeaf(conv_input_gradient, signature.replace("T", dtype), key=f"{path.name} {form}",
+                    numbers=TransposeSizes)
 
 
 def _flipped(g: Geometry) -> Geometry | None:

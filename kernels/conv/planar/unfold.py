@@ -164,9 +164,9 @@ def fold_rows(dtype: str, path: cpu.Cpu) -> Any:
 
 
 def _numbers(table: Any) -> tuple[int, ...]:
-    return (word_at(table, 0), word_at(table, 1), word_at(table, 2), word_at(table, 3), word_at(table, 4), word_at(table, 5),
-            word_at(table, 6), word_at(table, 7), word_at(table, 8), word_at(table, 9), word_at(table, 10), word_at(table, 11),
-            word_at(table, 12), word_at(table, 13))
+    return (word_at(table, 0), word_at(table, 1), word_at(table, 2), word_at(table, 3), word_at(table, 4),
+            word_at(table, 5), word_at(table, 6), word_at(table, 7), word_at(table, 8), word_at(table, 9),
+            word_at(table, 10), word_at(table, 11), word_at(table, 12), word_at(table, 13))
 
 
 def unfold(copy: Any, size: int, image: int, channels: int, first_row: int, u: Any, at: int, table: Any) -> None:

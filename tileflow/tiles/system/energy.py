@@ -120,7 +120,8 @@ def consumption(tiled: Planned, ipus: int) -> Consumption:
     dtypes, amounts = _amounts_of(tiled)
     by_step = np.zeros((len(ON_TILES), len(tiled.steps), 2))
     for dtype in np.unique(dtypes):
-        of, each = np.flatnonzero(dtypes == dtype), (known.operation.get(str(dtype)), known.tile_byte, known.exchange_byte)
+        of = np.flatnonzero(dtypes == dtype)
+        each = known.operation.get(str(dtype)), known.tile_byte, known.exchange_byte
         for i, (name, bounds) in enumerate(zip(ON_TILES, each, strict=True)):
             priced(name, bounds, amounts[i, of].any())
             by_step[i, of] = np.multiply.outer(amounts[i, of] * replicas, bounds or (0.0, 0.0))
