@@ -67,15 +67,13 @@ import contextlib, sys
 from numba.core.compiler_lock import global_compiler_lock
 import test_inner
 from tileflow.kernels.attention.float32 import attention_leaf
-from tileflow.kernels.gemm.float32 import _gemm
-from tileflow.kernels.isa import cpu
 from tileflow.kernels.machine import build, codegen, inner, leaf
 from tileflow.kernels.rows import row_leaf
 from tileflow.kernels.scan import running_sum
 if sys.argv[1] == "numba":
     inner._pipeline = lambda state, _inlining, lowering: test_inner.numbas(state, lowering)
     inner.resolved_once = contextlib.nullcontext
-for made in (running_sum["f8"], row_leaf("softmax", "f4"), attention_leaf("f4"), _gemm("panels", "f4", cpu.current())):
+for made in (running_sum["f8"], row_leaf("softmax", "f4"), attention_leaf("f4")):
     with global_compiler_lock:
         module = build.linked([build.Entry("entry", made._entry(), leaf.ENTRY)])
     print(codegen.text_of(module, frozenset({"entry"})))
