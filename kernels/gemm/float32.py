@@ -23,7 +23,7 @@ from llvmlite import ir
 from ..elementwise.epilogue import Epilogue, arguments, finisher
 from ..isa import cpu
 from ..isa.paths import PATHS
-from ..isa.vector import ELEMENTS, INT32, Emitter, as_intrinsic, itemsize, word
+from ..isa.vector import ELEMENTS, INT32, Emitter, as_intrinsic, itemsize, vector, word
 from ..machine.call import Call, In, Out, Work
 from ..machine.called import CALLED
 from ..machine.leaf import Leaf
@@ -77,27 +77,36 @@ def _scaling(dtype: str) -> Any:
              bias_row: Any) -> None:
         factor, share = (e.b.bitcast(bits if size == 8 else e.b.trunc(bits, INT32), kind) for bits in (alpha, beta))
 
-        def each(element: Callable[[Any, Any], Any], fixed: bool) -> None:
-            """C's elements as `element` makes them of themselves and the bias: one for a row if `fixed`."""
+        def each(added: Callable[[Any, Any, int], Any] | None) -> None:
+            """Scale, and add what is `added` to lanes from a column on, in a row's bias: vectors, then the rest."""
             def row(_: Any, at: list[Any]) -> list[Any]:
-                one = e.b.fmul(share, e.load(at[1], kind)) if fixed else None
-
-                def column(j: Any, _state: list[Any]) -> None:
-                    place, offset = e.address(at[0], e.times(j, size)), e.times(j, size)
-                    addend = one if fixed else e.address(at[1], offset)
-                    e.store(element(e.b.fmul(factor, e.load(place, kind)), addend), place)
-                e.loop(0, cols, 1, [], column)
+                def columns(lanes: int, first: Any, last: Any) -> None:
+                    def column(j: Any, _state: list[Any]) -> None:
+                        place = e.address(at[0], e.times(j, size))
+                        value = e.b.fmul(e.splat(factor, lanes), e.load(place, vector(dtype, lanes)))
+                        e.store(value if added is None else e.b.fadd(value, added(at[1], j, lanes)), place)
+                    e.loop(first, last, lanes, [], column)
+                wide = micro.LINE // size
+                whole = e.b.and_(cols, word(-wide))
+                columns(wide, 0, whole)
+                columns(1, whole, cols)
                 return [e.address(at[0], c_row), e.address(at[1], bias_row)]
             e.loop(0, rows, 1, [c, bias], row)
 
+        def of_column(start: Any, j: Any, lanes: int) -> Any:
+            return e.b.fmul(e.splat(share, lanes), e.load(e.address(start, e.times(j, size)), vector(dtype, lanes)))
+
+        def of_row(start: Any, _: Any, lanes: int) -> Any:
+            return e.splat(e.b.fmul(share, e.load(start, kind)), lanes)
+
         with e.b.if_else(_has(e, flags, BIASED)) as (biased, plain):
             with plain, e.when(e.b.fcmp_unordered("!=", factor, ir.Constant(kind, 1))):
-                each(lambda value, _: value, False)
+                each(None)
             with biased, e.b.if_else(_has(e, flags, ALONG)) as (along, down):
                 with along:
-                    each(lambda value, at: e.b.fadd(value, e.b.fmul(share, e.load(at, kind))), False)
+                    each(of_column)
                 with down:
-                    each(e.b.fadd, True)
+                    each(of_row)
     return as_intrinsic(f"tileflow_scale_{dtype}", "c, c_row, rows, cols, alpha, beta, flags, bias, bias_row",
                         PATHS["generic"], emit)
 
