@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from asked import asked_by
 from faults import AVAILABLE, BROKEN, MENDED, How, changes, disturbed, resumptions
 from onnx_models import model_of, node, port
 from test_resume_random import Asked
@@ -19,7 +20,6 @@ from tileflow.callbacks import Callback, CSVLogger, EarlyStopping, JSONLogger, M
 from tileflow.runtime.checkpoint import load_checkpoint, load_tensors, save_tensors
 from tileflow.runtime.run_folder import CHECKPOINT, FAILED
 from tileflow.runtime.run_lock import LOCK
-from tileflow.runtime.trainer import Trainer
 from tileflow.system.errors import CheckpointError, Interrupted, OptionError
 
 DRAW = np.random.default_rng(0)
@@ -106,14 +106,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any
 
 def with_asked(model: Path, folder: Path, asked: Asked) -> None:
     """A run, or what is left of it, in slices as short as can be."""
-    made = Trainer.__post_init__
-
-    def patched(self: Trainer) -> None:
-        made(self)
-        self._stop = asked
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Trainer, "__post_init__", patched)
-        patch.setattr("tileflow.executable.engine.SLICE_NS", 0)
+        asked_by(patch, lambda: asked)
         train(model, folder)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from asked import asked_by
 from places import ROOT
 from said import Said
 
@@ -24,7 +25,6 @@ from tileflow import cli, nn
 from tileflow.runtime.checkpoint import load_tensors, save_tensors
 from tileflow.runtime.run_folder import CHECKPOINT, FAILED
 from tileflow.runtime.stop import asked_by_signals
-from tileflow.runtime.trainer import Trainer
 from tileflow.system.errors import CheckpointError, Interrupted, TileflowError, TrainingError
 
 MODEL = Path(tileflow.__file__).parent / "data" / "digits_cnn.onnx"
@@ -48,13 +48,7 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, poll: int) -> None:
             if self.count == poll:
                 signal.raise_signal(signal.SIGINT)
             return super().is_set()
-    made = Trainer.__post_init__
-
-    def with_asked(self: Trainer) -> None:
-        made(self)
-        self._stop = Asked()
-    monkeypatch.setattr(Trainer, "__post_init__", with_asked)
-    monkeypatch.setattr("tileflow.executable.engine.SLICE_NS", 0)
+    asked_by(monkeypatch, Asked)
 
 
 def position(folder: Path, name: str = CHECKPOINT) -> dict[str, Any]:

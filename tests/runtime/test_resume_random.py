@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from asked import asked_by
 
 import tileflow
 from tileflow import nn
 from tileflow.options.options import declarations
 from tileflow.runtime.checkpoint import load_checkpoint
 from tileflow.runtime.run_folder import CHECKPOINT
-from tileflow.runtime.trainer import Trainer
 from tileflow.system.errors import Interrupted
 
 hypothesis = pytest.importorskip("hypothesis", reason="pip install hypothesis makes it run")
@@ -66,14 +66,8 @@ class Asked(threading.Event):
 
 def run(folder: Path, asked: Asked, **options: Any) -> Any:
     """A run, or what is left of it, in slices as short as can be."""
-    made = Trainer.__post_init__
-
-    def with_asked(self: Trainer) -> None:
-        made(self)
-        self._stop = asked
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Trainer, "__post_init__", with_asked)
-        patch.setattr("tileflow.executable.engine.SLICE_NS", 0)
+        asked_by(patch, lambda: asked)
         return tileflow.train(Net(), data=(X, Y), out=str(folder), resume=True, **options)
 
 

@@ -127,8 +127,8 @@ class Alike:
 def _axes_of_pass(name: str, f: Canonical, g: Canonical) -> dict[str, tuple[str, ...]] | None:
     """For each axis of a gradient the forward axes it stands for; None where the two do not correspond.
 
-    Convolutions use the same axes in all passes. A product's gradient sums over the forward channels (input) or rows (weight);
-    its two other axes are told apart by size.
+    Convolutions use the same axes in all passes. A product's gradient sums over the forward channels (input) or rows
+    (weight); its two other axes are told apart by size.
     """
     if f.sizes == g.sizes:
         roles_f, roles_g = dict(f.roles), dict(g.roles)
