@@ -45,11 +45,16 @@ class Slice:
 def driver() -> Driver:
     """The compiled functions, from the cache where it has them."""
     target = Target.of(PATHS["generic"])
-    key = content.digest(sources.digest(f"{sources.PACKAGE}.machine.claim"), target)
+    key = _key(target)
     name = f"{sources.PACKAGE}.machine.driver-{key}"
     code = stored.load(name) or _compiled(name, key, target)
     words = [ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * count) for count in _FUNCTIONS.values()]
     return Driver(*(kind(address) for kind, address in zip(words, code.addresses, strict=True)))
+
+
+def _key(target: Target) -> str:
+    """Of what the functions say, and of what writes their code."""
+    return content.digest(*(sources.digest(f"{sources.PACKAGE}.machine.{name}") for name in ("claim", "words")), target)
 
 
 def _compiled(name: str, key: str, target: Target) -> stored.Code:

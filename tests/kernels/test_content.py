@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 from places import PATH, ROOT
 
-from tileflow.kernels.machine import content, sources, stored
+from tileflow.kernels.isa.paths import PATHS
+from tileflow.kernels.isa.target import Target
+from tileflow.kernels.machine import content, driver, sources, stored
 from tileflow.kernels.machine.leaf import Leaf
 
 LOOP = "    for i in range(y.shape[0]):\n        y[i] = "
@@ -126,19 +128,20 @@ def test_an_edit_recompiles_what_it_touches(tmp_path: Path, monkeypatch: pytest.
     shutil.copytree(sources.ROOT, tmp_path / "kernels", ignore=shutil.ignore_patterns("__pycache__"))
     modules = [f"{sources.PACKAGE}.{name}"
                for name in ("reduce", "rows", "conv.direct", "gemm.float32", "machine.claim", "elementwise.loops")]
+    target = Target.of(PATHS["generic"])
 
     def digests() -> list[str]:
         for function in (sources.digest, sources._text, sources._path, sources._imports):
             function.cache_clear()
-        return [sources.digest(module) for module in modules]
+        return [*(sources.digest(module) for module in modules), driver._key(target)]
 
     here = digests()
     monkeypatch.setattr(sources, "ROOT", tmp_path / "kernels")
     assert digests() == here
-    for edited, touched in {"reduce.py": {0}, "rows.py": {0, 1}, "gemm/micro.py": {2, 3}, "machine/boards.py": {4},
-                            "isa/vector.py": {0, 1, 2, 3, 5}, "machine/leaf.py": set(range(6)),
-                            "machine/cache.py": set(),
-                            "isa/paths.py": set(range(6)), "conv/__init__.py": set(), "norm/planar.py": set()}.items():
+    for edited, touched in {"reduce.py": {0}, "rows.py": {0, 1}, "gemm/micro.py": {2, 3},
+                            "machine/boards.py": {4, 6}, "machine/words.py": {3, 6},
+                            "isa/vector.py": {0, 1, 2, 3, 5, 6}, "machine/leaf.py": set(range(7)),
+                            "machine/cache.py": set(), "isa/paths.py": set(range(7)), "conv/__init__.py": set(), "norm/planar.py": set()}.items():
         before, file = digests(), tmp_path / "kernels" / edited
         file.write_text(file.read_text() + "\nANOTHER = 1\n")
         assert {i for i, (a, b) in enumerate(zip(before, digests(), strict=True)) if a != b} == touched, edited
