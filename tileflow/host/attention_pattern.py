@@ -252,8 +252,10 @@ def _down(index: Index, value: Value, f: Forward) -> tuple[Value, list[Node]] | 
 
 def _is_turn_gradient(index: Index, node: Node, g: Value, y: Value) -> bool:
     """Whether an elementwise node makes of g what Tanh's own gradient makes of it, with the very same expression."""
-    pulled = Tanh().pullback(0, (), Var(1, y.dtype), Var(0, g.dtype)) if g.dtype == y.dtype else None
-    return pulled is not None and _expression(index, node, (g, y)) is pulled
+    if g.dtype != y.dtype:
+        return False
+    pulled = cast(Tanh().gradient(0, (), [Var(1, y.dtype)], [Var(0, g.dtype)]), y.dtype)
+    return _expression(index, node, (g, y)) is pulled
 
 
 def _summed(index: Index, node: Node, like: Value, nodes: list[Node]) -> Value | None:
