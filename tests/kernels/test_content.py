@@ -141,7 +141,8 @@ def test_an_edit_recompiles_what_it_touches(tmp_path: Path, monkeypatch: pytest.
     for edited, touched in {"reduce.py": {0}, "rows.py": {0, 1}, "gemm/micro.py": {2, 3},
                             "machine/boards.py": {4, 6}, "machine/words.py": {3, 6},
                             "isa/vector.py": {0, 1, 2, 3, 5, 6}, "machine/leaf.py": set(range(7)),
-                            "machine/cache.py": set(), "isa/paths.py": set(range(7)), "conv/__init__.py": set(), "norm/planar.py": set()}.items():
+                            "machine/cache.py": set(), "isa/paths.py": set(range(7)), "conv/__init__.py": set(),
+                            "norm/planar.py": set()}.items():
         before, file = digests(), tmp_path / "kernels" / edited
         file.write_text(file.read_text() + "\nANOTHER = 1\n")
         assert {i for i, (a, b) in enumerate(zip(before, digests(), strict=True)) if a != b} == touched, edited
