@@ -29,7 +29,7 @@ from . import build
 _ORDERS = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="}
 _ARITHMETIC = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.BitAnd: "and_", ast.BitOr: "or_", ast.BitXor: "xor",
                ast.LShift: "shl", ast.RShift: "ashr"}
-_SAME = (int, bool, np.intp)
+_SAME = (int, np.intp)
 """Calls that give the word they are given."""
 
 
@@ -130,6 +130,8 @@ class _Writer:
             self._several(node.value)
 
     def _assign_(self, node: ast.Assign) -> None:
+        if len(node.targets) > 1:
+            raise self._bad(node)
         target, = node.targets
         names = target.elts if isinstance(target, ast.Tuple) else [target]
         for name, value in zip(names, self._several(node.value), strict=True):
@@ -180,6 +182,8 @@ class _Writer:
         self._b.position_at_end(after)
 
     def _while_(self, node: ast.While) -> None:
+        if node.orelse:
+            raise self._bad(node)
         head, inside, after = self._blocks("head", "body", "after")
         self._b.branch(head)
         self._b.position_at_end(head)
@@ -306,7 +310,9 @@ class _Writer:
 
     def _truth(self, node: ast.expr) -> Any:
         b = self._b
-        if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _ORDERS:
+        if isinstance(node, ast.Compare):
+            if len(node.ops) > 1 or type(node.ops[0]) not in _ORDERS:
+                raise self._bad(node)
             return b.icmp_signed(_ORDERS[type(node.ops[0])], self._value(node.left), self._value(node.comparators[0]))
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             return b.not_(self._truth(node.operand))
@@ -339,11 +345,15 @@ class _Writer:
 
     def _called(self, node: ast.Call) -> Any:
         called = self._known(node.func)
+        if node.keywords:
+            raise self._bad(node)
         if isinstance(called, FunctionType):
             return self._passed(node, called)
         args = [self._value(a) for a in node.args]
         if called in _SAME:
             return args[0]
+        if called is bool:
+            return self._b.zext(self._b.icmp_signed("!=", args[0], word(0)), WORD)
         if called in (min, max):
             before, b = "<" if called is min else ">", self._b
             return functools.reduce(lambda x, y: b.select(b.icmp_signed(before, y, x), y, x), args)

@@ -44,7 +44,7 @@ def least(x: int, y: int) -> int:
 def truth(x: int, y: int) -> int:
     inside = x >= 0 and y >= 0 and not (x == y or x == 3)
     far = x > 50 or y < -50 or inside
-    return inside + 2 * far + 4 * (x <= y) + 8 * (not far)
+    return inside + 2 * far + 4 * (x <= y) + 8 * (not far) + 16 * bool(x)
 
 
 def loops(x: int, y: int) -> int:
@@ -153,7 +153,33 @@ def printed(x: int) -> int:
     return x
 
 
-@pytest.mark.parametrize("function", [half, divided, indexed, walked, printed], ids=lambda f: f.__name__)
+def named(x: int) -> int:
+    return arithmetic(x, y=2)
+
+
+def between(x: int) -> bool:
+    return 0 <= x < 9
+
+
+def among(x: int) -> bool:
+    return x in (1, 2)
+
+
+def ended(x: int) -> int:
+    while x > 3:
+        x -= 1
+    else:
+        x = 9
+    return x
+
+
+def both(x: int) -> int:
+    y = z = x
+    return y + z
+
+
+@pytest.mark.parametrize("function", [half, divided, indexed, walked, printed, named, between, among, ended, both],
+                         ids=lambda f: f.__name__)
 def test_what_is_nothing_over_words_is_refused(function: Callable[..., Any]) -> None:
     with pytest.raises(TypeError, match=f"{function.__name__}, line [0-9]+: .* is nothing over words"):
         words.define(ir.Module("refused"), function)
