@@ -64,7 +64,9 @@ def run(chosen: argparse.Namespace) -> int:
 
     def start(again: bool) -> launch.End:
         nonlocal named, count
-        if again and named is not None:
+        if named is not None and not again:
+            hosts.check(named)
+        elif named is not None:
             named, count, without = hosts.remaining(named, count)
             if without:
                 say(without, sys.stderr)

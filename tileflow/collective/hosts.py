@@ -73,18 +73,26 @@ def names(hosts: str | None, file: str | None) -> list[str]:
     return found
 
 
-def run(command: Sequence[str], count: int, hosts: Sequence[str], pin: bool = True) -> End:
-    """Run the command in `count` processes, dealt to the hosts in turn, and wait for them. Every host has the same
-    files at the same places.
+def check(hosts: Sequence[str]) -> None:
+    """Whether MPI's launcher can start something on all of these hosts.
 
     Raises:
         OptionError: there is no launcher, or a host on which it can start nothing.
     """
-    start, out = mpiexec(), unreachable(hosts)
-    if out:
-        told = [f"{_name(host)} cannot be reached" + (f" ({words.rstrip('.')})" if words else "")
-                for host, words in out.items()]
+    told = [f"{_name(host)} cannot be reached" + (f" ({words.rstrip('.')})" if words else "")
+            for host, words in unreachable(hosts).items()]
+    if told:
         raise OptionError(f"{'; '.join(told)}: MPI's launcher can start no process there.{see('distributed')}")
+
+
+def run(command: Sequence[str], count: int, hosts: Sequence[str], pin: bool = True) -> End:
+    """Run the command in `count` processes, dealt to the hosts in turn, and wait for them. Every host has the same
+    files at the same places, and is one on which a process can be started (`check`, `remaining`).
+
+    Raises:
+        OptionError: there is no launcher.
+    """
+    start = mpiexec()
     watch = Watch(count, [_name(host) for host in hosts])
     environment = {**os.environ, TOLD: f"mpi/{watch.told}", **({} if pin else {PIN: "0"})}
     child = subprocess.Popen(
