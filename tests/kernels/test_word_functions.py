@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 from llvmlite import ir
 
+from tileflow.kernels.conv.planar import blocks, correlate, product, transpose
+from tileflow.kernels.gemm import float32, pack, tiles
 from tileflow.kernels.isa.paths import PATHS
 from tileflow.kernels.isa.vector import WORD, Emitter, as_intrinsic
 from tileflow.kernels.machine import words
-from tileflow.kernels.machine.leaf import Numbers
+from tileflow.kernels.machine.leaf import Leaf, Numbers
 from tileflow.kernels.machine.worded import WordLeaf
 
 LIMIT = 7
@@ -183,6 +185,26 @@ def both(x: int) -> int:
 def test_what_is_nothing_over_words_is_refused(function: Callable[..., Any]) -> None:
     with pytest.raises(TypeError, match=f"{function.__name__}, line [0-9]+: .* is nothing over words"):
         words.define(ir.Module("refused"), function)
+
+
+def _leaves(path: str) -> list[Leaf]:
+    """All kinds of leaves over words that a path has, but for tiles: each factory with all that it tells apart."""
+    on = PATHS[path]
+    return [pack.pack_leaf("f4", on), *(float32._gemm(kind, "f4", on) for kind in ("outer", "panels", "dot")),
+            *(blocks._leaf("f4", on, taps, 4) for taps in (0, 2, 3)),
+            *(product._forward("f4", on, form, pooled) for form in (0, 1, 2) for pooled in (False, True)),
+            *(make("f4", on, form) for make in (correlate._weight_gradient, transpose._input_gradient)
+              for form in (0, 1, 2))]
+
+
+@pytest.mark.parametrize("path", ["generic", "avx2", "avx512"])
+def test_each_branch_is_over_words(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each kind of leaf, those that its constants do not take included: no model and no processor is the first to
+    find one that is not."""
+    tiled = [tiles.pack_leaf(dtype, PATHS["amx"]) for dtype in tiles.LARGEST] if path == "avx512" else []
+    monkeypatch.setattr(words._Writer, "_fixed", lambda self, test: None)
+    for leaf in [*_leaves(path), *tiled]:
+        leaf._entry().define(ir.Module(leaf.name))
 
 
 def test_functions_are_made_once() -> None:

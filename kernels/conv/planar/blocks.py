@@ -86,17 +86,28 @@ def panels(p: ConvProblem, dtype: str, path: cpu.Cpu) -> WeightPanels:
 
 
 def _weave(dtype: str, lanes: int, taps: int) -> Any:
-    """Line after line: target[i * taps + k] = row k of the source at i."""
+    """Line after line: target[i * taps + k] = row k of the source at i; an element at a time where `taps` is 0, for any number."""
     size, kind = itemsize(dtype), vector(dtype, lanes)
 
-    def emit(e: Emitter, lines: Any, wide: Any, source: Any, source_line: Any, source_row: Any, target: Any, target_line: Any) -> None:
+    def emit(e: Emitter, lines: Any, wide: Any, source: Any, source_line: Any, source_row: Any, target: Any, target_line: Any,
+             many: Any) -> None:
         def line(_: Any, at: list[Any]) -> list[Any]:
             def chunk(i: Any) -> None:
                 parts = [e.load(e.address(at[0], e.times(source_row, k), e.times(i, size)), kind) for k in range(taps)]
                 to = e.address(at[1], e.times(i, taps * size))
                 for v, part in enumerate(e.woven(parts)):
                     e.store(part, e.address(to, v * lanes * size))
-            e.along(wide, lanes, chunk)
+
+            def tap(_: Any, to: list[Any]) -> list[Any]:
+                def element(_: Any, over: list[Any]) -> list[Any]:
+                    e.store(e.load(over[0], kind.element), over[1])
+                    return [e.address(over[0], size), e.address(over[1], e.times(many, size))]
+                e.loop(0, wide, 1, to, element)
+                return [e.address(to[0], source_row), e.address(to[1], size)]
+            if taps:
+                e.along(wide, lanes, chunk)
+            else:
+                e.loop(0, many, 1, at, tap)
             return [e.address(at[0], source_line), e.address(at[1], target_line)]
         e.loop(0, lines, 1, [source, target], line)
     return emit
@@ -107,9 +118,8 @@ def _leaf(dtype: str, path: cpu.Cpu, taps: int, lanes: int) -> Leaf:
     """`taps` of a line, or 0 for any number; `lanes` of a vector of pixels."""
     size, width, multiply, finish = itemsize(dtype), columns(dtype, path), outer(dtype), finisher()
     lay, spare = strips(dtype, width), slack(dtype, width, path)
-    shuffled = taps > 0
-    weave = as_intrinsic(f"tileflow_weave_{dtype}_{lanes}_{taps}_{path.name}", "lines, wide, source, source_line, source_row, target, target_line",
-                         path, _weave(dtype, lanes, max(taps, 1)))
+    weave = as_intrinsic(f"tileflow_weave_{dtype}_{lanes}_{taps}_{path.name}",
+                         "lines, wide, source, source_line, source_row, target, target_line, many", path, _weave(dtype, lanes, taps))
 
     def conv_blocks(g, w, y, u, x, s, lo, hi, epilogue, rest):  # type: ignore[no-untyped-def]
         c, oc, wide, high = s.c, s.oc, s.wide, s.high
@@ -143,15 +153,8 @@ def _leaf(dtype: str, path: cpu.Cpu, taps: int, lanes: int) -> Leaf:
                         for t in range(s.taps_h):
                             row = (o * taps + d * area + t * s.taps_w) * n + line * wide
                             to = at + t * row_out
-                            if shuffled:
-                                weave(run, wide, address_of(u) + row * size, wide * size, n * size, address_of(y) + to * size,
-                                      s.taps_h * row_out * size)
-                            else:
-                                for r in range(run):
-                                    for k in range(s.taps_w):
-                                        source, target = u[row + r * wide + k * n:], y[to + r * s.taps_h * row_out + k:]
-                                        for i in range(wide):
-                                            target[i * s.taps_w] = source[i]
+                            weave(run, wide, address_of(u) + row * size, wide * size, n * size, address_of(y) + to * size,
+                                  s.taps_h * row_out * size, s.taps_w)
                     finish(epilogue, rest, filters, run * s.taps_h * row_out, address_of(y), begin, pixels * taps,
                            channel)
                 line += run
