@@ -1,6 +1,7 @@
-"""`python -m bench table results.json … --readme README.md`: the README's performance table, written from results files.
+"""`python -m bench table results.json … --readme README.md`: the README's performance tables, written from results files.
 
-The text between the two marks is replaced; nobody edits it by hand. A row that misses its bound stays as it is, with what limits it
+The text between two marks is replaced; nobody edits it by hand. Training steps of PyTorch's own modules have a table and
+marks of their own (`steps_table`); a table of which nothing was measured stays. A row that misses its bound stays as it is, with what limits it
 (notes.toml).
 """
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from . import steps_table
 from .cases import Limit, cases
 from .report import Result, load
 from .verdict import Verdict, verdicts
@@ -97,32 +99,40 @@ def table(machine: Mapping[str, Any], results: Sequence[Result], why: Mapping[st
     return "\n".join(lines)
 
 
-def write(readme: Path, text: str) -> None:
-    """Replace what stands between the marks.
+def write(readme: Path, text: str, begin: str = BEGIN, end: str = END) -> None:
+    """Replace what stands between two marks.
 
     Raises:
         SystemExit: the file has no such marks.
     """
-    before = readme.read_text()
-    head, begin, rest = before.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not begin or not end:
-        raise SystemExit(f"{readme} has no place for the table: it must hold the lines\n{BEGIN}\n{END}")
-    readme.write_text(f"{head}{BEGIN}\n{text}\n{END}{tail}")
+    head, began, rest = readme.read_text().partition(begin)
+    _, ended, tail = rest.partition(end)
+    if not began or not ended:
+        raise SystemExit(f"{readme} has no place for the table: it must hold the lines\n{begin}\n{end}")
+    readme.write_text(f"{head}{begin}\n{text}\n{end}{tail}")
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Print the table, or write it into a file."""
-    parser = argparse.ArgumentParser(prog="python -m bench table", description="The README's performance table from results files of one machine.")
-    parser.add_argument("results", nargs="+", help="files that `python -m bench … --json` wrote; of two with the same measurement the later counts")
-    parser.add_argument("--readme", type=Path, help="write it between the marks of this file instead of printing it")
+    """Print the tables, or write them into a file."""
+    parser = argparse.ArgumentParser(prog="python -m bench table",
+                                     description="The README's performance tables from results files of one machine.")
+    parser.add_argument("results", nargs="+",
+                        help="files that `python -m bench … --json` wrote; of two with the same measurement the later counts")
+    parser.add_argument("--readme", type=Path, help="write them between the marks of this file instead of printing them")
     chosen = parser.parse_args(arguments)
     found: dict[Any, Result] = {}
     for path in chosen.results:
         machine, results = load(path)
         found |= {(r.row, r.shape, r.case, r.peer, r.threads, r.path): r for r in results}
-    text = table(machine, list(found.values()), notes())
-    if chosen.readme is None:
-        print(text)
-    else:
-        write(chosen.readme, text)
+    steps = [r for r in found.values() if steps_table.serves(r)]
+    others = [r for r in found.values() if not steps_table.serves(r)]
+    made = []
+    if others or not steps:
+        made.append((table(machine, others, notes()), BEGIN, END))
+    if steps:
+        made.append(("\n".join(steps_table.lines(machine, steps)), steps_table.BEGIN, steps_table.END))
+    for text, begin, end in made:
+        if chosen.readme is None:
+            print(text)
+        else:
+            write(chosen.readme, text, begin, end)

@@ -14,7 +14,7 @@ from peers import needs
 from places import ROOT
 
 from bench import __main__ as bench
-from bench import bridge, compare, pairs, processes, real, rows, startup, table
+from bench import bridge, compare, pairs, processes, real, rows, startup, steps_table, table
 from bench.cases import cases
 from bench.kinds import KINDS, Unsupported, problem
 from bench.kinds.base import some
@@ -274,6 +274,29 @@ def test_the_table_is_written_between_its_marks(tmp_path: Path) -> None:
         table.main([path, "--readme", str(readme)])
 
 
+def test_training_steps_have_a_table_of_their_own(tmp_path: Path) -> None:
+    """A line each network, in the order of the cases, with what was measured; the other table stays as it is."""
+    def step(row: str, network: str, threads: int, ratio: float | None, **more: Any) -> Result:
+        return replace(result(row, network, threads, ratio, **more), case="training")
+    path = file(tmp_path, "r.json", [
+        step("modules", "ViT 6 x 192", 1, 1.25, fraction_of_peak=0.674), step("modules", "ViT 6 x 192", 2, 1.5, fraction_of_peak=0.6),
+        step("modules-mixed", "ViT 6 x 192 bf16-mixed", 1, 1.75), step("modules", "LSTM", 2, None, note="no")])
+    readme = tmp_path / "README.md"
+    readme.write_text(f"{table.BEGIN}\nold\n{table.END}\n{steps_table.BEGIN}\nstale\n{steps_table.END}\nafter\n")
+    table.main([path, "--readme", str(readme)])
+    text = readme.read_text()
+    assert text.startswith(f"{table.BEGIN}\nold\n{table.END}\n{steps_table.BEGIN}\nTraining steps of PyTorch's own modules on ")
+    assert text.endswith(f"{steps_table.END}\nafter\n")
+    assert "stale" not in text
+    assert "| ViT 6 x 192 | 1.25 / 1.50 | - / - | 67 % / 60 % | 1.75 / - | - / - |" in text
+    assert "| LSTM | - / - | - / - | - / - | - / - | - / - |" in text
+    assert [line.split(" | ")[0][2:] for line in text.splitlines()[8:-2]] == [
+        shape["network"] for shape in cases().row("modules").shapes]
+    readme.write_text(f"{table.BEGIN}\n{table.END}")
+    with pytest.raises(SystemExit, match="no place for the table"):
+        table.main([path, "--readme", str(readme)])
+
+
 def test_notes_are_about_rows() -> None:
     assert {name.split(".")[0] for name in table.notes()} <= {row.id for row in cases().rows}
 
@@ -281,6 +304,7 @@ def test_notes_are_about_rows() -> None:
 def test_the_readme_has_a_place_for_the_table() -> None:
     text = (ROOT / "README.md").read_text()
     assert text.count(table.BEGIN) == text.count(table.END) == 1
+    assert text.count(steps_table.BEGIN) == text.count(steps_table.END) == 1
 
 
 # ---- end to end ---------------------------------------------------------------------------------------------------------------
