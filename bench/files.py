@@ -120,6 +120,43 @@ def quantised(layers: int, size: int = 64, rows: int = 8) -> ModelProto:
                       [rows, size])
 
 
+def quantised_images(size: tuple[int, int] = (24, 40)) -> ModelProto:
+    """Convolutions of bytes, plain, by channels and of single pixels, a sum, means and a last product, as ONNX Runtime
+    writes them: each tensor between QuantizeLinear and DequantizeLinear, weights with a scale for each filter."""
+    file = _File(seed=0)
+
+    def data(x: str) -> str:
+        name = f"data{len(file.nodes)}"
+        at = file.array(f"{name}.scale", np.float32(0.02)), file.array(f"{name}.zero", np.int8(-3))
+        return file.add("DequantizeLinear", file.add("QuantizeLinear", x, *at), *at)
+
+    def weights(*shape: int) -> tuple[str, str]:
+        """Bytes, and a bias of 32 bits, as numbers."""
+        name = f"weights{len(file.nodes)}"
+        scale = file.array(f"{name}.scale", np.full(shape[0], 0.01, np.float32))
+        zero = file.array(f"{name}.zero", np.zeros(shape[0], np.int8))
+        values = file.array(name, file.rng.integers(-99, 99, shape).astype(np.int8))
+        bias = [file.array(f"{name}.bias", file.rng.integers(-99, 99, shape[0]).astype(np.int32)),
+                file.array(f"{name}.bias.scale", np.full(shape[0], 2e-4, np.float32)),
+                file.array(f"{name}.bias.zero", np.zeros(shape[0], np.int32))]
+        return (file.add("DequantizeLinear", values, scale, zero, axis=0),
+                file.add("DequantizeLinear", *bias, axis=0))
+
+    def convolved(x: str, outputs: int, inputs: int, k: int, stride: int, groups: int = 1) -> str:
+        return file.add("Conv", x, *weights(outputs, inputs // groups, k, k), kernel_shape=[k, k], group=groups,
+                        pads=[k // 2] * 4, strides=[stride, stride])
+    x = data(file.add("Relu", convolved(data("x"), 16, 3, 3, 2)))
+    for a, b, k, stride in ((16, 24, 3, 1), (24, 24, 5, 2), (24, 64, 3, 1)):
+        deep = data(file.add("Relu", convolved(x, a, a, k, stride, groups=a)))
+        made = data(file.add("Relu", convolved(deep, b, a, 1, 1)))
+        x = data(file.add("Add", made, deep)) if a == b else made
+    x = data(file.add("Relu", convolved(x, 64, 64, 3, 1)))
+    means = data(file.add("ReduceMean", x, axes=[2, 3], keepdims=0))
+    scores = data(file.add("Gemm", means, *weights(10, 64), transB=1))
+    return file.model("quantised images", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, *size])], scores,
+                      [1, 10])
+
+
 def in_float64(model: ModelProto) -> ModelProto:
     """The same model with float64 weights, inputs and outputs."""
     wide = ModelProto()

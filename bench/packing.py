@@ -9,6 +9,7 @@ version are equal byte for byte.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import subprocess
 import sys
@@ -72,6 +73,58 @@ def sequences() -> Iterator[tuple[Any, tuple[Any, ...], Any]]:
         yield Recurrent(kind), (np.zeros((8, 12), np.int64),), np.zeros(8, np.int64)
 
 
+def pictures() -> Iterator[tuple[Any, tuple[np.ndarray, ...]]]:
+    """Detectors' and recognisers' parts, one image at a time: blocks that weigh their channels, depthwise convolutions
+    of each size, what makes coarse maps fine, and convolutions of as many filters and pixels as registers tell apart.
+    """
+    from tileflow import nn
+
+    def convolved(a: int, b: int, k: int, stride: int, groups: int, activation: Any) -> list[Any]:
+        return [nn.Conv2d(a, b, k, stride, padding=k // 2, groups=groups, bias=False), nn.BatchNorm2d(b), activation()]
+
+    class Weighed(nn.Module):
+        """Widened, convolved by channels, weighed by their means, and narrowed."""
+
+        def __init__(self, a: int, b: int, k: int, stride: int, activation: Any) -> None:
+            wide = 3 * a
+            self.before = nn.Sequential(*convolved(a, wide, 1, 1, 1, activation),
+                                        *convolved(wide, wide, k, stride, wide, activation))
+            self.means, self.less = nn.AdaptiveAvgPool2d(1), nn.Conv2d(wide, wide // 4, 1)
+            self.more, self.gate = nn.Conv2d(wide // 4, wide, 1), nn.Hardsigmoid()
+            self.after, self.kept = nn.Sequential(nn.Conv2d(wide, b, 1, bias=False), nn.BatchNorm2d(b)), (a, 1) == (b, stride)
+
+        def forward(self, x: Any) -> Any:
+            y = self.before(x)
+            y = self.after(y * self.gate(self.more(self.less(self.means(y)).relu())))
+            return x + y if self.kept else y
+
+    class Pyramid(nn.Module):
+        """Maps of three sizes, the coarse ones made fine again, and scores of each pixel."""
+
+        def __init__(self, a: int, activation: Any) -> None:
+            self.first = nn.Sequential(*convolved(3, a, 3, 2, 1, activation), Weighed(a, a, 3, 1, activation))
+            self.second = nn.Sequential(Weighed(a, 2 * a, 3, 2, activation), Weighed(2 * a, 2 * a, 5, 1, activation))
+            self.third = nn.Sequential(Weighed(2 * a, 4 * a, 5, 2, activation), nn.MaxPool2d(3, 1, padding=1))
+            self.sides = nn.ModuleList([nn.Conv2d(n * a, 24, 1) for n in (1, 2, 4)])
+            self.finer, self.finest = nn.Upsample(scale_factor=2), nn.ConvTranspose2d(72, 6, 2, 2)
+            self.last = nn.ConvTranspose2d(6, 1, 2, 2)
+
+        def forward(self, x: Any) -> Any:
+            fine = self.first(x)
+            middle = self.second(fine)
+            a, b, c = (side(y) for side, y in zip(self.sides, (fine, middle, self.third(middle)), strict=True))
+            b = b + self.finer(c)
+            whole = nn.cat([a + self.finer(b), self.finer(b), self.finer(self.finer(c))], 1)
+            return self.last(self.finest(whole).relu()).sigmoid()
+    rng = np.random.default_rng(0)
+    for activation in (nn.ReLU, nn.SiLU, nn.Hardswish):
+        yield Pyramid(16, activation), (rng.standard_normal((1, 3, 64, 96), np.float32),)
+    for side in (6, 9, 14, 28):                                        # less than a vector of a line, one, several
+        few = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(),
+                            *(nn.Conv2d(a, b, 3, padding=1) for a, b in itertools.pairwise(range(8, 25))))
+        yield few, (rng.standard_normal((1, 3, side, side), np.float32),)
+
+
 def collect(path: str) -> None:
     """Compile all for a path into the cache of this process."""
     import warnings
@@ -91,6 +144,8 @@ def collect(path: str) -> None:
             model = tileflow.training_model(module, optimizer=optimizer, learning_rate=0.01, loss="cross_entropy",
                                             gradient_accumulation=accumulated, **batches)
             model.compile(*(np.repeat(a, accumulated, 0) for a in (*arrays, labels)))
+    for module, arrays in pictures():
+        tileflow.inference_model(module).compile(*arrays)
     loss.convert("f8", "f4").compile()                          # of the losses of rows, which a set is measured by
     rng = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder:
@@ -103,10 +158,15 @@ def collect(path: str) -> None:
             file, labels = str(Path(folder) / f"{name}.onnx"), rng.integers(0, 2, 8)
             onnx.save(proto, file)
             tileflow.inference_model(file, **batches).compile(*arrays)
+            tileflow.inference_model(file).compile(*(a[:1] for a in arrays))
             for optimizer in ("sgd", "adamw"):
                 model = tileflow.training_model(file, optimizer=optimizer, learning_rate=0.01, loss="cross_entropy",
                                                 **batches)
                 model.compile(*arrays, labels)
+        for name, proto, rows in (("products", files.quantised(3), (8, 64)), ("images", files.quantised_images(), (1, 3, 24, 40))):
+            file = str(Path(folder) / f"{name}.onnx")
+            onnx.save(proto, file)
+            tileflow.inference_model(file).compile(rng.standard_normal(rows, np.float32))
 
 
 def main(arguments: list[str]) -> None:

@@ -143,16 +143,21 @@ class Taken(NamedTuple):
 
 
 def taken(command: Sequence[str], cache: Path) -> Taken:
-    """What a process takes that has its kernels in that cache.
+    """What a process takes that has its kernels in that cache. Another Python than this one has its own tileflow, so it
+    sees neither the folder that this one was started in nor its paths.
 
     Raises:
         RuntimeError: it failed; the message holds its own.
     """
     environment = {**os.environ, "TILEFLOW_CACHE_DIR": str(cache)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    elsewhere = command[0] != sys.executable
+    if elsewhere:
+        environment.pop("PYTHONPATH", None)
     with tempfile.TemporaryFile() as said:
         began = time.perf_counter()
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said, env=environment)
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said, env=environment,
+                                   cwd=cache.parent if elsewhere else None)
         _, status, used = os.wait4(process.pid, 0)
         wall = time.perf_counter() - began
         process.returncode = os.waitstatus_to_exitcode(status)
@@ -193,6 +198,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--python", default=sys.executable, help="the Python of an environment with tileflow")
     parser.add_argument("--runs", type=int, default=3, help="warm starts; their median is told")
     chosen = parser.parse_args(list(arguments))
+    chosen.folder = chosen.folder and chosen.folder.absolute()
     print(f"{'first result of':<36} {'empty cache':>12} {'warm':>8} {'warm':>9}\n{'':<36} {'CPU s':>12} {'CPU s':>8} "
           f"{'clock s':>9}")
     with tempfile.TemporaryDirectory() as scratch:
