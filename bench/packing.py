@@ -91,7 +91,8 @@ def pictures() -> Iterator[tuple[Any, tuple[np.ndarray, ...]]]:
                                         *convolved(wide, wide, k, stride, wide, activation))
             self.means, self.less = nn.AdaptiveAvgPool2d(1), nn.Conv2d(wide, wide // 4, 1)
             self.more, self.gate = nn.Conv2d(wide // 4, wide, 1), nn.Hardsigmoid()
-            self.after, self.kept = nn.Sequential(nn.Conv2d(wide, b, 1, bias=False), nn.BatchNorm2d(b)), (a, 1) == (b, stride)
+            self.after = nn.Sequential(nn.Conv2d(wide, b, 1, bias=False), nn.BatchNorm2d(b))
+            self.kept = (a, 1) == (b, stride)
 
         def forward(self, x: Any) -> Any:
             y = self.before(x)
@@ -163,8 +164,8 @@ def collect(path: str) -> None:
                 model = tileflow.training_model(file, optimizer=optimizer, learning_rate=0.01, loss="cross_entropy",
                                                 **batches)
                 model.compile(*arrays, labels)
-        for name, proto, rows in (("products", files.quantised(3), (8, 64)), ("images", files.quantised_images(), (1, 3, 24, 40))):
-            file = str(Path(folder) / f"{name}.onnx")
+        for proto, rows in ((files.quantised(3), (8, 64)), (files.quantised_images(), (1, 3, 24, 40))):
+            file = str(Path(folder) / f"{proto.graph.name}.onnx")
             onnx.save(proto, file)
             tileflow.inference_model(file).compile(rng.standard_normal(rows, np.float32))
 

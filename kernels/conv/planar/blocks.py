@@ -86,11 +86,12 @@ def panels(p: ConvProblem, dtype: str, path: cpu.Cpu) -> WeightPanels:
 
 
 def _weave(dtype: str, lanes: int, taps: int) -> Any:
-    """Line after line: target[i * taps + k] = row k of the source at i; an element at a time where `taps` is 0, for any number."""
+    """Line after line: target[i * taps + k] = row k of the source at i; an element at a time where `taps` is 0, for any
+    number."""
     size, kind = itemsize(dtype), vector(dtype, lanes)
 
-    def emit(e: Emitter, lines: Any, wide: Any, source: Any, source_line: Any, source_row: Any, target: Any, target_line: Any,
-             many: Any) -> None:
+    def emit(e: Emitter, lines: Any, wide: Any, source: Any, source_line: Any, source_row: Any, target: Any,
+             target_line: Any, many: Any) -> None:
         def line(_: Any, at: list[Any]) -> list[Any]:
             def chunk(i: Any) -> None:
                 parts = [e.load(e.address(at[0], e.times(source_row, k), e.times(i, size)), kind) for k in range(taps)]
@@ -119,7 +120,8 @@ def _leaf(dtype: str, path: cpu.Cpu, taps: int, lanes: int) -> Leaf:
     size, width, multiply, finish = itemsize(dtype), columns(dtype, path), outer(dtype), finisher()
     lay, spare = strips(dtype, width), slack(dtype, width, path)
     weave = as_intrinsic(f"tileflow_weave_{dtype}_{lanes}_{taps}_{path.name}",
-                         "lines, wide, source, source_line, source_row, target, target_line, many", path, _weave(dtype, lanes, taps))
+                         "lines, wide, source, source_line, source_row, target, target_line, many", path,
+                         _weave(dtype, lanes, taps))
 
     def conv_blocks(g, w, y, u, x, s, lo, hi, epilogue, rest):  # type: ignore[no-untyped-def]
         c, oc, wide, high = s.c, s.oc, s.wide, s.high
