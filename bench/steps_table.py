@@ -12,8 +12,8 @@ BEGIN = "<!-- training steps: written by `python -m bench table` -->"
 END = "<!-- end of training steps -->"
 CASE = "training"
 
-HEADS = ("network", "float32: of eager PyTorch", "of torch.compile", "share of the FMA peak", "bfloat16 mixed: of PyTorch's fastest",
-         "of our own float32")
+HEADS = ("network", "float32: of eager PyTorch", "of torch.compile", "share of the FMA peak",
+         "bfloat16 mixed: of PyTorch's fastest", "of our own float32")
 
 
 def serves(r: Result) -> bool:
@@ -31,9 +31,10 @@ def lines(machine: Mapping[str, Any], results: Sequence[Result]) -> list[str]:
         return " / ".join("-" if value is None else format(value, unit).replace("%", " %") for value in values)
 
     body = [(network, cell("modules", network), cell("modules-compiled", network),
-             cell("modules", network, "fraction_of_peak", ".0%"), cell("modules-mixed", network), cell("modules-own", network))
-            for network in networks]
-    return [f"Training steps of PyTorch's own modules on {machine.get('processor') or machine['machine']}, {machine['cores']} cores "
-            f"({', '.join(machine['features'])}), at 1 / 2 threads, beside torch {machine['versions'].get('torch')}: its time over ours; "
-            "its fastest is the faster of float32 and bfloat16 autocast.", "",
+             cell("modules", network, "fraction_of_peak", ".0%"), cell("modules-mixed", network),
+             cell("modules-own", network)) for network in networks]
+    processor = machine.get("processor") or machine["machine"]
+    return [f"Training steps of PyTorch's own modules on {processor}, {machine['cores']} cores "
+            f"({', '.join(machine['features'])}), at 1 / 2 threads, beside torch {machine['versions'].get('torch')}: its "
+            "time over ours; its fastest is the faster of float32 and bfloat16 autocast.", "",
             f"| {' | '.join(HEADS)} |", "|---" * len(HEADS) + "|", *(f"| {' | '.join(line)} |" for line in body)]
