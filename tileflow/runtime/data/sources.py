@@ -32,11 +32,21 @@ from ...options.losses import losses_by_output
 from ...options.options import Options
 from ...system.errors import DataError, OptionError
 from ...system.text import one_line
-from .arrow import read_columns
+from .arrow import ImageColumn, image_column, read_columns, unpacked_images
 from .columns import UNKNOWN_LENGTH, FirstRows, columns_of
 from .dataset import Dataset, Field
 from .idx import find_idx, is_idx, read_idx
-from .images import Listing, WantedImages, dataset_of, folder_listings, form_of, is_folder_of_images
+from .images import (
+    PARTS,
+    Listing,
+    WantedImages,
+    dataset_of,
+    folder_listings,
+    form_of,
+    is_folder_of_images,
+    pictured,
+    pictures_of,
+)
 from .npy import open_npy, open_npz
 from .table import has_names, listed_files, read_table, table_of
 
@@ -62,10 +72,12 @@ class Roles(NamedTuple):
 def roles_of(opened: Dataset) -> Roles | None:
     """What the arrays or columns are called that inputs and label were taken from, and what images became; None where
     there is nothing to say."""
-    if (form := form_of(opened)) is not None:
-        return Roles((), opened.label_name, WantedImages(*astuple(form)))
-    return None if opened.label_name is None else Roles(opened.columns or tuple(opened.fields), opened.label_name,
-                                                        categories=opened.categories)
+    form = form_of(opened)
+    if form is None and opened.label_name is None:
+        return None
+    images = WantedImages() if form is None else WantedImages(*astuple(form))
+    return Roles(() if opened.nameless else opened.columns or tuple(opened.fields), opened.label_name, images,
+                 opened.categories)
 
 
 class Data(NamedTuple):
@@ -87,10 +99,11 @@ def open_data(spec: Any, options: Options | None = None, trained: Roles | None =
               arrays by name;
             - rows of somebody's own: data[i] by number, as PyTorch's data sets, or one after the other (an iterable, a generator, a function that
               makes one for each epoch, PyTorch's DataLoader); a row is an array, a tuple (input, ..., label) or a dict;
+            - a dict of such by the parts that they are, train and test or validation, as Hugging Face's DatasetDict;
             - the built-in name "digits";
             - a path: `.npz`, `.npy` (x.npy with y.npy beside it), `.csv`/`.tsv` (of numbers, or a list of image files),
-              `.parquet`, `.arrow`, an IDX file, or a folder with `.npy` or IDX files (MNIST's names), or of images by
-              class.
+              `.parquet`, `.arrow` (of numbers and texts, or of image files), an IDX file, or a folder with `.npy` or
+              IDX files (MNIST's names), or of images by class.
             Named arrays are sorted into train and test by their names (x_train, y_test, test_images ...); the label is
             the array `options.label`, else one called y, label, labels, target or targets.
         options: data_format, inputs, label and validation_split (with seed) count.
@@ -161,6 +174,9 @@ def _open(spec: Any, options: Options, trained: Roles, collate_fn: Collate | Non
     if isinstance(spec, (str, os.PathLike)):
         return _open_path(Path(spec), options, trained)
     if isinstance(spec, Mapping):
+        if spec and not options.whole_elements and all(map(is_by_number, spec.values())) \
+                and any(PARTS.get(str(name).lower()) == "train" for name in spec):
+            return _of_parts(spec, options, trained, collate_fn)
         return _named({str(name): _holding(array) for name, array in spec.items()}, "in memory", options, trained)
     if isinstance(spec, tuple):
         return _open_tuple(spec)
@@ -173,6 +189,23 @@ def _open(spec: Any, options: Options, trained: Roles, collate_fn: Collate | Non
     if is_one_by_one(spec):
         return _of_rows(spec, RowStream(spec, make), options, trained)
     return Data(Dataset.of({"x": spec}), None)
+
+
+def _of_parts(spec: Mapping[Any, Any], options: Options, trained: Roles, collate_fn: Collate | None) -> Data:
+    """Data sets by the parts that they are: the first to train with, and the first to measure with that is called test,
+    else validation. What is called otherwise is left out."""
+    parts = {str(name).lower(): part for name, part in spec.items()}
+    train = next(name for name in parts if PARTS.get(name) == "train")
+    test = "test" if "test" in parts else next((name for name in parts if PARTS.get(name) == "test"), None)
+    data = _open(parts[train], options, trained, collate_fn).train
+    if lost := [name for name in parts if name not in (train, test)]:
+        note = f"Data {data.name}: {one_line(', '.join(lost))} {'are' if len(lost) > 1 else 'is'} left out; a part of " \
+               "its own to measure with is the argument test_data."
+        data = replace(data, notes=(*data.notes, note))
+    if test is None:
+        return Data(data, None)
+    measured = _open(parts[test], options, roles_of(data) or trained, collate_fn).train
+    return Data(data, replace(measured, name=f"{measured.name} (test)", notes=()))
 
 
 def _holding(array: Any) -> Callable[[], np.ndarray]:
@@ -191,6 +224,8 @@ def _of_rows(spec: Any, source: Items | RowStream, options: Options, trained: Ro
     fills: Fills = {}
     source.fills = fills
     whole = source.make is heaped
+    if source.make is collate:
+        source.prepare = pictures_of(options, trained.images)
     columns = columns_of(source if isinstance(source, Items) else FirstRows(source, *([1] if whole else [])), length,
                          fills, options.round_lengths and not whole)
     for key, column in columns.items():
@@ -206,14 +241,15 @@ def _of_rows(spec: Any, source: Items | RowStream, options: Options, trained: Ro
         chosen = {key: named[key] for key in inputs}
         fills.update(dict.fromkeys([key for key in named if key == label or key.lower() in LABEL_NAMES], options.ignore_index))
         return Data(Dataset(name, chosen, None if label is None else named[label], source=source, label_name=label, ordered=ordered,
-                            whole=whole, more={key: named[base] for key, base in more.items()}), None)
+                            whole=whole, more={key: named[base] for key, base in more.items()},
+                            notes=tuple(pictured(source))), None)
     *first, last = fields.values()
     given = first or [last]
     if first:
         fills[len(first)] = options.ignore_index
     names = ["x"] if len(given) == 1 else [f"x{i}" for i in range(len(given))]
-    return Data(Dataset(name, dict(zip(names, given, strict=True)), last if first else None, source=source, nameless=True, whole=whole),
-                None)
+    return Data(Dataset(name, dict(zip(names, given, strict=True)), last if first else None, source=source,
+                        nameless=True, whole=whole, notes=tuple(pictured(source))), None)
 
 
 def _open_tuple(spec: tuple[Any, ...]) -> Data:
@@ -255,16 +291,37 @@ def _open_path(path: Path, options: Options, trained: Roles) -> Data:
         assert train is not None
         return Data(train, test if test is None else replace(test, notes=()))
     if form in ARROW:
-        return _table(path, options, trained, form)
+        held = image_column(path, form, options.inputs)
+        return _table(path, options, trained, form) if held is None \
+            else _image_table(path, options, trained, form, held)
     if (found := listed_files(path, is_image, lambda columns: _label_column(columns, options, trained, path),
+                              lambda columns: _weights_column(columns, options, trained, path),
                               options.inputs)) is not None:
         base, label = path.parent, None if found.label is None else found.columns[found.label]
-        listing = Listing(tuple(os.path.join(base, name) for name in found.files), found.labels)
+        listing = Listing(tuple(os.path.join(base, name) for name in found.files), found.labels,
+                          weights=found.weights)
         return Data(dataset_of(listing, str(path), options, trained.images, label), None)
     if form == "images":
         raise DataError(f"Table {path} has no column of image files in its first row; their names end in "
                         f"{', '.join(ENDINGS)}.")
     return _table(path, options, trained, form)
+
+
+def _image_table(path: Path, options: Options, trained: Roles, form: str, held: ImageColumn) -> Data:
+    """A table with a column of image files, one of labels and one of weights; others are left out."""
+    at = _label_column(held.columns, options, trained, path), _weights_column(held.columns, options, trained, path)
+    label, weights = (None if place is None else held.columns[place] for place in at)
+    read = [name for name in (label, weights) if name is not None]
+    others = read_columns(path, form, read) if read else {}
+    labels = None if label is None else others[label]
+    classes = held.classes.get(label) if label is not None else None
+    if labels is None or labels.dtype.kind not in "iu" or labels.max(initial=0) >= len(classes or ()):
+        classes = None
+    found = Listing(unpacked_images(path, form, held.name), labels, (), None if weights is None else others[weights],
+                    classes)
+    if not found.paths:
+        raise DataError(f"Table {path} has no rows.")
+    return Data(dataset_of(found, str(path), options, trained.images, label), None)
 
 
 def _reading(path: Path) -> Callable[[], np.ndarray]:
