@@ -165,7 +165,8 @@ def test_paths_instead_of_bytes_are_relative_to_the_table(files: list[Path], tmp
 def test_cells_that_are_no_images(cells: Callable[[Any], Any], says: str, files: list[Path], tmp_path: Path):
     made = cells({"bytes": files[0].read_bytes(), "path": "good.png"})
     kind = arrow.struct({"bytes": arrow.binary(), "path": arrow.string()})
-    path = write(tmp_path / "t.parquet", arrow.table({"image": arrow.array(made, kind), "label": np.zeros(len(made), int)}))
+    table = arrow.table({"image": arrow.array(made, kind), "label": np.zeros(len(made), int)})
+    path = write(tmp_path / "t.parquet", table)
     with pytest.raises(DataError, match=says):
         open_data(path)
 
@@ -269,4 +270,4 @@ def test_what_pillows_images_become(files: list[Path]):
     assert first(grey, WantedImages(3, 4, 4), image_size=(6, 5)).shape == (3, 6, 5)
     own = open_data(Rows(files), collate_fn=lambda rows: (np.stack([np.asarray(r[0]) for r in rows]),
                                                          np.array([r[1] for r in rows])))
-    assert own.train.inputs["x"].shape == (COUNT, 8, 10, 3)            # a function of somebody's own gets them as they are
+    assert own.train.inputs["x"].shape == (COUNT, 8, 10, 3)               # one's own function gets them as they are

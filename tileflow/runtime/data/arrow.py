@@ -96,7 +96,7 @@ def unpacked_images(path: Path, form: str, name: str) -> Sequence[str | Content]
 
 
 def _contents(path: Path, name: str, parts: Iterator[Any]) -> Iterator[tuple[Any, str]]:
-    row = 0
+    row, what = 0, f"Table {path}: the column {one_line(name, SHOWN)!r}"
     for part in parts:
         inner = {field.name: column for field, column in zip(part.type, part.flatten(), strict=True)} \
             if part.type.num_fields else {"bytes": part}
@@ -104,8 +104,7 @@ def _contents(path: Path, name: str, parts: Iterator[Any]) -> Iterator[tuple[Any
         for i in range(len(files)):
             called = None if names is None else names[i].as_py()
             if not called and not files[i].is_valid:
-                raise DataError(f"Table {path}: the column {one_line(name, SHOWN)!r} holds no image in row {row}; leave "
-                                "such rows out.")
+                raise DataError(f"{what} holds no image in row {row}; leave such rows out.")
             content = files[i].as_buffer() if files[i].is_valid else b""
             yield content, called or f"in row {row} of {path}"
             row += 1
