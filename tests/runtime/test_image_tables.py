@@ -6,7 +6,8 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -198,6 +199,32 @@ def test_tables_of_images_without_room(files: list[Path], tmp_path: Path, monkey
 
 def _full() -> int:
     return os.open("/dev/full", os.O_WRONLY)
+
+
+def test_names_of_numbers_stand_in_no_ones_way(files: list[Path], tmp_path: Path):
+    """Data whose numbers have names and data whose numbers have none measure each other; other names are other classes."""
+    model, named = onnx_file(tmp_path / "m.onnx"), write(tmp_path / "t.parquet", table_of(files))
+    x, y = open_data(named, trained=Roles(images=WantedImages(3, 8, 8))).train.gather(np.arange(COUNT))
+
+    class Named(Rows):
+        features: ClassVar = {"label": SimpleNamespace(names=list(COLOURS))}
+
+    def measured(data: Any, test: Any) -> list[float]:
+        with pytest.warns(tileflow.TileflowWarning) as told:
+            found = tileflow.train(model, data=data, test_data=test, micro_batch_size=6)
+        assert any("the labels are whole numbers from 0 to 2" in str(w.message) for w in told)
+        return list(found.history["test_loss"])
+    rows = Named(files, True)
+    assert open_data(rows).train.classes == COLOURS
+    wanted = measured((x, y), (x, y))
+    for data, test in ((named, (x, y)), (named, rows), (rows, (x, y)), (rows, named), ((x, y), named), (rows, str(files[0].parents[1]))):
+        assert measured(data, test) == wanted
+    rows.features = {"label": SimpleNamespace(names=["blue", "green", "violet"])}
+    with pytest.raises(DataError, match=r"labels that the training data do not have: 'red'"):
+        tileflow.train(model, data=rows, test_data=named, micro_batch_size=6)
+    for nothing in (None, {}, {"label": 1}, {"label": SimpleNamespace(names=[1, 2, 3])}):
+        rows.features = nothing
+        assert open_data(rows).train.classes is None
 
 
 # ---- Pillow's images in rows of somebody's own

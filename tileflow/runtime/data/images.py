@@ -163,7 +163,8 @@ def dataset_of(listing: Listing, name: str, options: Options, wanted: WantedImag
                      f"file{'s are' if len(listing.others) > 1 else ' is'} left out, by the name no "
                      f"image, such as {one_line(listing.others[0])}.")
     return Dataset(name, {"x": Field(pixels, pixels.shape[1:], pixels.dtype)}, label, source=source, nameless=True,
-                   notes=tuple(notes), classes=classes, label_name=label_name,
+                   notes=tuple(notes), classes=classes, numbers=classes is not None and classes is listing.classes,
+                   label_name=label_name,
                    row_names=tuple(path if isinstance(path, str) else path.name for path in listing.paths),
                    more={} if listing.weights is None else {WEIGHTS: _known(columns[1], listing.weights)})
 

@@ -240,8 +240,10 @@ def _of_rows(spec: Any, source: Items | RowStream, options: Options, trained: Ro
         inputs, ordered = _chosen_inputs(known, (label, *more.values()), name, options, trained)
         chosen = {key: named[key] for key in inputs}
         fills.update(dict.fromkeys([key for key in named if key == label or key.lower() in LABEL_NAMES], options.ignore_index))
+        classes = None if label is None or named[label].dtype.kind not in "iu" else _names_of(spec, label)
         return Data(Dataset(name, chosen, None if label is None else named[label], source=source, label_name=label, ordered=ordered,
-                            whole=whole, more={key: named[base] for key, base in more.items()},
+                            whole=whole, more={key: named[base] for key, base in more.items()}, classes=classes,
+                            numbers=classes is not None,
                             notes=tuple(pictured(source))), None)
     *first, last = fields.values()
     given = first or [last]
@@ -250,6 +252,14 @@ def _of_rows(spec: Any, source: Items | RowStream, options: Options, trained: Ro
     names = ["x"] if len(given) == 1 else [f"x{i}" for i in range(len(given))]
     return Data(Dataset(name, dict(zip(names, given, strict=True)), last if first else None, source=source,
                         nameless=True, whole=whole, notes=tuple(pictured(source))), None)
+
+
+def _names_of(data: Any, label: str) -> tuple[str, ...] | None:
+    """What the numbers of a label are called where data say so as Hugging Face's do, `features[label].names`."""
+    features = getattr(data, "features", None)
+    names: Any = getattr(features.get(label), "names", None) if isinstance(features, Mapping) else None
+    good = isinstance(names, list) and all(isinstance(x, str) and x for x in names) and len({*names}) == len(names) > 0
+    return tuple(names) if good else None
 
 
 def _open_tuple(spec: tuple[Any, ...]) -> Data:
