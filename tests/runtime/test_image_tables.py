@@ -201,6 +201,50 @@ def _full() -> int:
     return os.open("/dev/full", os.O_WRONLY)
 
 
+# ---- folders of tables
+
+@pytest.mark.parametrize("ending", ["parquet", "arrow"])
+def test_a_folder_of_tables_is_one_table(ending: str, files: list[Path], tmp_path: Path):
+    """As the hub of Hugging Face's has them: in the order of their names, with the parts that these begin with."""
+    whole = table_of(files)
+    for name, rows in (("train-00001-of-00002", slice(10, COUNT)), ("train-00000-of-00002", slice(0, 10)),
+                       ("test-00000-of-00001", slice(3, 9)), (".hidden", slice(0, 1))):
+        write(tmp_path / f"{name}.{ending}", whole.slice(rows.start, rows.stop - rows.start))
+    (tmp_path / "state.json").write_text("{}")
+    data = open_data(str(tmp_path))
+    wanted = open_data(str(files[0].parents[1])).train
+    same(data.train, wanted)
+    assert data.train.row_names == tuple(path.name for path in files)
+    assert data.test is not None
+    for found, other in zip(data.test.gather(np.arange(6)), wanted.gather(np.arange(3, 9)), strict=True):
+        np.testing.assert_array_equal(found, other)
+    only = tmp_path / "only"
+    only.mkdir()
+    write(only / f"testing.{ending}", whole)
+    assert len(open_data(str(only)).train) == COUNT                      # a word that begins so is no part
+    write(only / f"validation.{ending}", whole.slice(0, 5))
+    assert [len(part) for part in open_data(str(only))[:2] if part is not None] == [COUNT, 5]
+
+
+def test_tables_of_numbers_and_texts_in_a_folder(tmp_path: Path):
+    """Categories are those of all files; the part to measure with has the training's."""
+    parts = {"a": ([1.0, 2.0], ["red", "blue"], [0, 1]), "b": ([3.0], ["green"], [1])}
+    for name, (size, colour, label) in parts.items():
+        write(tmp_path / f"{name}.parquet", arrow.table({"size": size, "colour": colour, "label": label}))
+    write(tmp_path / "test.parquet", arrow.table({"size": [4.0], "colour": ["red"], "label": [0]}))
+    data = open_data(str(tmp_path), Options(categories=("colour",)))
+    assert data.train.inputs["x"].tolist() == [[1, 3], [2, 1], [3, 2]]
+    assert data.test is not None
+    assert data.test.inputs["x"].tolist() == [[4, 3]]
+    write(tmp_path / "c.parquet", arrow.table({"size": ["x"], "colour": ["red"], "label": [0]}))
+    with pytest.raises(DataError, match=r"c.parquet has other columns than a.parquet: 'size' is not the same"):
+        open_data(str(tmp_path), Options(categories=("colour",)))
+    with pytest.raises(DataError, match=r"holds no file whose name ends in .arrow or .feather"):
+        open_data(str(tmp_path), Options(data_format="arrow"))
+
+
+# ---- names, and Pillow's images in rows
+
 def test_names_of_numbers_stand_in_no_ones_way(files: list[Path], tmp_path: Path):
     """Data whose numbers have names and data whose numbers have none measure each other; other names are other classes."""
     model, named = onnx_file(tmp_path / "m.onnx"), write(tmp_path / "t.parquet", table_of(files))
@@ -226,8 +270,6 @@ def test_names_of_numbers_stand_in_no_ones_way(files: list[Path], tmp_path: Path
         rows.features = nothing
         assert open_data(rows).train.classes is None
 
-
-# ---- Pillow's images in rows of somebody's own
 
 class Rows:
     """Rows by number, as PyTorch's: (image, class), or dicts as Hugging Face's."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,13 +18,58 @@ from ...memory import budget
 from ...system.errors import DataError, OutOfMemoryError
 from ...system.reading import open_regular, parsed
 from ...system.text import one_line
+from .images import PARTS
 from .limits import SHOWN
 
 REMEDY = "use .npy files, which are read from disk as needed, or fewer rows"
 
 
+ARROW_ENDINGS = {".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow"}
+_PART = re.compile(rf"({'|'.join(sorted(PARTS, key=len, reverse=True))})(?![a-z])", re.IGNORECASE)
 FEW_ROWS = 64
 """Images that are unpacked together."""
+
+
+def table_files(path: Path, form: str) -> dict[str, tuple[Path, ...]]:
+    """The files of a table by the part of the data that they are, `train` and, where there are such, `test`: one file,
+    or those of a folder in the order of their names. A name says which part by what it begins with
+    (test-00000-of-00002.parquet); hidden files are left out."""
+    if not path.is_dir():
+        return {"train": (path,)}
+    endings = [ending for ending, kind in ARROW_ENDINGS.items() if kind == form]
+    found = sorted(f for f in path.iterdir() if f.suffix.lower() in endings and not f.name.startswith("."))
+    if not found:
+        raise DataError(f"Folder {path} holds no file whose name ends in {' or '.join(endings)}.")
+    parts: dict[str, tuple[Path, ...]] = {}
+    for file in found:
+        match = _PART.match(file.name)
+        part = PARTS[match[1].lower()] if match else "train"
+        parts[part] = (*parts.get(part, ()), file)
+    return parts if "train" in parts else {"train": tuple(found)}
+
+
+def read_tables(files: Sequence[Path], form: str, names: Collection[str] | None = None) -> dict[str, np.ndarray]:
+    """The columns of several files, one below the other; see `read_columns`.
+
+    Raises:
+        DataError: their columns are not the same.
+    """
+    tables = [read_columns(file, form, names) for file in files]
+    if len(tables) == 1:
+        return tables[0]
+    budget.require(sum(column.nbytes for table in tables for column in table.values()), f"Table {files[0].parent}",
+                   REMEDY)
+    for file, table in zip(files, tables, strict=True):
+        if (have := _columns_of(table)) != (wanted := _columns_of(tables[0])):
+            name = next(iter(dict(have.items() ^ wanted.items())))
+            raise DataError(f"Table {file} has other columns than {files[0].name}: {one_line(name, SHOWN)!r} is not the "
+                            "same; the files of a folder are one table.")
+    return {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
+
+
+def _columns_of(table: dict[str, np.ndarray]) -> dict[str, tuple[bool, tuple[int, ...]]]:
+    """By column whether it holds texts, and the shape of a row."""
+    return {name: (column.dtype.kind == "U", column.shape[1:]) for name, column in table.items()}
 
 
 def read_columns(path: Path, form: str, names: Collection[str] | None = None) -> dict[str, np.ndarray]:
@@ -76,23 +122,28 @@ def image_column(path: Path, form: str, wanted: Sequence[str] = ()) -> ImageColu
         return ImageColumn(name, others, {n: words for n in others if (words := _class_names(schema, n))})
 
 
-def unpacked_images(path: Path, form: str, name: str) -> Sequence[str | Content]:
-    """The image files of a column, in a temporary file: they are called by their paths, and where these are missing by
+def unpacked_images(files: Sequence[Path], form: str, name: str) -> Sequence[str | Content]:
+    """The image files of a column of these tables, in a temporary file: they are called by their paths, and where these are missing by
     their rows. A column that has paths alone: these, which are relative to the table's folder.
 
     Raises:
         DataError: the file is damaged, or a row has no image.
         OutOfMemoryError: there is no room for a part of the file that is read at once.
     """
+    found = Unpacked(content for path in files for content in _images(path, form, name))
+    if len(found) and not found.ends[-1]:
+        return tuple(os.path.join(files[0].parent, called) for called in found.names)
+    if len(empty := np.flatnonzero(found.ends[1:] == found.ends[:-1])):
+        raise DataError(f"Table {files[0] if len(files) == 1 else files[0].parent}: the column "
+                        f"{one_line(name, SHOWN)!r} holds no image in row {empty[0]}; leave such rows out.")
+    return found
+
+
+def _images(path: Path, form: str, name: str) -> Iterator[tuple[Any, str]]:
+    """The image files of one table, and what they are called."""
     arrow = _arrow()
     with _told(path, arrow), open_regular(path) as file:
-        found = Unpacked(_contents(path, name, _parts(path, file, form, name, arrow)))
-    if len(found) and not found.ends[-1]:
-        return tuple(os.path.join(path.parent, called) for called in found.names)
-    if len(empty := np.flatnonzero(found.ends[1:] == found.ends[:-1])):
-        raise DataError(f"Table {path}: the column {one_line(name, SHOWN)!r} holds no image in row {empty[0]}; leave "
-                        "such rows out.")
-    return found
+        yield from _contents(path, name, _parts(path, file, form, name, arrow))
 
 
 def _contents(path: Path, name: str, parts: Iterator[Any]) -> Iterator[tuple[Any, str]]:

@@ -32,7 +32,7 @@ from ...options.losses import losses_by_output
 from ...options.options import Options
 from ...system.errors import DataError, OptionError
 from ...system.text import one_line
-from .arrow import ImageColumn, image_column, read_columns, unpacked_images
+from .arrow import ARROW_ENDINGS, ImageColumn, image_column, read_tables, table_files, unpacked_images
 from .columns import UNKNOWN_LENGTH, FirstRows, columns_of
 from .dataset import Dataset, Field
 from .idx import find_idx, is_idx, read_idx
@@ -52,7 +52,6 @@ from .table import has_names, listed_files, read_table, table_of
 
 LABEL_NAMES = ("y", "label", "labels", "target", "targets")
 BUILT_IN = ("digits",)
-ARROW = ("parquet", "arrow")
 _PART_LAST = re.compile(r"(.+)[_-](train|test|val|valid|validation)", re.IGNORECASE)
 _PART_FIRST = re.compile(r"(train|test|val|valid|validation)[_-](.+)", re.IGNORECASE)
 
@@ -300,10 +299,13 @@ def _open_path(path: Path, options: Options, trained: Roles) -> Data:
                        for part, more in (("train", ""), ("test", " (test)")))
         assert train is not None
         return Data(train, test if test is None else replace(test, notes=()))
-    if form in ARROW:
-        held = image_column(path, form, options.inputs)
-        return _table(path, options, trained, form) if held is None \
-            else _image_table(path, options, trained, form, held)
+    if form in ARROW_ENDINGS.values():
+        parts = table_files(path, form)
+        opened = _arrow_table(path, parts["train"], options, trained, form)
+        if "test" not in parts:
+            return opened
+        measured = _arrow_table(path, parts["test"], options, roles_of(opened.train) or trained, form).train
+        return Data(opened.train, replace(measured, name=f"{measured.name} (test)", notes=()))
     if (found := listed_files(path, is_image, lambda columns: _label_column(columns, options, trained, path),
                               lambda columns: _weights_column(columns, options, trained, path),
                               options.inputs)) is not None:
@@ -317,17 +319,25 @@ def _open_path(path: Path, options: Options, trained: Roles) -> Data:
     return _table(path, options, trained, form)
 
 
-def _image_table(path: Path, options: Options, trained: Roles, form: str, held: ImageColumn) -> Data:
+def _arrow_table(path: Path, files: Sequence[Path], options: Options, trained: Roles, form: str) -> Data:
+    """Files of one table: numbers and texts, or images."""
+    held = image_column(files[0], form, options.inputs)
+    return _table(path, options, trained, form, files) if held is None \
+        else _image_table(path, files, options, trained, form, held)
+
+
+def _image_table(path: Path, files: Sequence[Path], options: Options, trained: Roles, form: str,
+                 held: ImageColumn) -> Data:
     """A table with a column of image files, one of labels and one of weights; others are left out."""
     at = _label_column(held.columns, options, trained, path), _weights_column(held.columns, options, trained, path)
     label, weights = (None if place is None else held.columns[place] for place in at)
     read = [name for name in (label, weights) if name is not None]
-    others = read_columns(path, form, read) if read else {}
+    others = read_tables(files, form, read) if read else {}
     labels = None if label is None else others[label]
     classes = held.classes.get(label) if label is not None else None
     if labels is None or labels.dtype.kind not in "iu" or labels.max(initial=0) >= len(classes or ()):
         classes = None
-    found = Listing(unpacked_images(path, form, held.name), labels, (), None if weights is None else others[weights],
+    found = Listing(unpacked_images(files, form, held.name), labels, (), None if weights is None else others[weights],
                     classes)
     if not found.paths:
         raise DataError(f"Table {path} has no rows.")
@@ -347,12 +357,14 @@ def _format(path: Path) -> str:
             return "npy"
         if is_folder_of_images(path):
             return "images"
+        if tables := sorted({ARROW_ENDINGS[f.suffix.lower()] for f in path.iterdir()
+                             if f.suffix.lower() in ARROW_ENDINGS and not f.name.startswith(".")}):
+            return tables[-1]
         raise DataError(f"Folder {path} holds no data that tileflow knows: neither .npy files nor IDX files such as "
-                        "train-images-idx3-ubyte, nor images in folders by their class; for .npz and .csv give the "
-                        "file itself.")
+                        "train-images-idx3-ubyte, nor images in folders by their class, nor tables (.parquet, .arrow); "
+                        "for .npz and .csv give the file itself.")
     suffix = path.suffix.lower()
-    known = {".npz": "npz", ".npy": "npy", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".arrow": "arrow",
-             ".feather": "arrow"}
+    known = {".npz": "npz", ".npy": "npy", ".csv": "csv", ".tsv": "csv", **ARROW_ENDINGS}
     if suffix in known:
         return known[suffix]
     if is_idx(path):
@@ -361,7 +373,8 @@ def _format(path: Path) -> str:
                     "option data_format.")
 
 
-def _table(path: Path, options: Options, trained: Roles, form: str) -> Data:
+def _table(path: Path, options: Options, trained: Roles, form: str, files: Sequence[Path] = ()) -> Data:
+    """A table of numbers and texts; `files`: those that it consists of, where these are Parquet's or Arrow's."""
     def label_of(columns: tuple[str, ...]) -> int | None:
         label = _label_column(columns, options, trained, path)
         among_inputs = columns and label is not None and not options.label and columns[label] in options.inputs
@@ -378,8 +391,8 @@ def _table(path: Path, options: Options, trained: Roles, form: str) -> Data:
         weights = _weights_column(columns, options, trained, path)
         return inputs_of(columns) if weights is None else [*inputs_of(columns), weights]
 
-    if form in ARROW:
-        columns_read = read_columns(path, form)
+    if files:
+        columns_read = read_tables(files, form)
         if any(array.ndim > 1 for array in columns_read.values()):
             return _named({name: _holding(array) for name, array in columns_read.items()}, str(path), options, trained)
         table = table_of(path, columns_read, label_of, wanted_of, options.categories, trained.categories)
