@@ -246,7 +246,7 @@ def test_tables_of_numbers_and_texts_in_a_folder(tmp_path: Path):
 # ---- names, and Pillow's images in rows
 
 def test_names_of_numbers_stand_in_no_ones_way(files: list[Path], tmp_path: Path):
-    """Data whose numbers have names and data whose numbers have none measure each other; other names are other classes."""
+    """Data whose numbers have names and data whose numbers have none measure each other; other names, other classes."""
     model, named = onnx_file(tmp_path / "m.onnx"), write(tmp_path / "t.parquet", table_of(files))
     x, y = open_data(named, trained=Roles(images=WantedImages(3, 8, 8))).train.gather(np.arange(COUNT))
 
@@ -261,7 +261,8 @@ def test_names_of_numbers_stand_in_no_ones_way(files: list[Path], tmp_path: Path
     rows = Named(files, True)
     assert open_data(rows).train.classes == COLOURS
     wanted = measured((x, y), (x, y))
-    for data, test in ((named, (x, y)), (named, rows), (rows, (x, y)), (rows, named), ((x, y), named), (rows, str(files[0].parents[1]))):
+    for data, test in ((named, (x, y)), (named, rows), (rows, (x, y)), (rows, named), ((x, y), named),
+                       (rows, str(files[0].parents[1]))):
         assert measured(data, test) == wanted
     rows.features = {"label": SimpleNamespace(names=["blue", "green", "violet"])}
     with pytest.raises(DataError, match=r"labels that the training data do not have: 'red'"):

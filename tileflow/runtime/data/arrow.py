@@ -62,8 +62,8 @@ def read_tables(files: Sequence[Path], form: str, names: Collection[str] | None 
     for file, table in zip(files, tables, strict=True):
         if (have := _columns_of(table)) != (wanted := _columns_of(tables[0])):
             name = next(iter(dict(have.items() ^ wanted.items())))
-            raise DataError(f"Table {file} has other columns than {files[0].name}: {one_line(name, SHOWN)!r} is not the "
-                            "same; the files of a folder are one table.")
+            raise DataError(f"Table {file} has other columns than {files[0].name}: {one_line(name, SHOWN)!r} is not "
+                            "the same; the files of a folder are one table.")
     return {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
 
 
@@ -123,8 +123,8 @@ def image_column(path: Path, form: str, wanted: Sequence[str] = ()) -> ImageColu
 
 
 def unpacked_images(files: Sequence[Path], form: str, name: str) -> Sequence[str | Content]:
-    """The image files of a column of these tables, in a temporary file: they are called by their paths, and where these are missing by
-    their rows. A column that has paths alone: these, which are relative to the table's folder.
+    """The image files of a column of these tables, in a temporary file: they are called by their paths, and where these
+    are missing by their rows. A column that has paths alone: these, which are relative to the table's folder.
 
     Raises:
         DataError: the file is damaged, or a row has no image.
