@@ -303,6 +303,13 @@ def test_rows_of_pillows_images_train_as_their_files_do(files: list[Path], tmp_p
     for data in (Rows(files), Rows(files, True), lambda: iter(Rows(files))):
         assert history(data) == wanted
     assert history(Rows(files), num_workers=1) == wanted
+
+    class Many(Rows):
+        """As PyTorch's Subset reads rows."""
+
+        def __getitems__(self, rows: list[int]) -> list[Any]:
+            return [self[i] for i in rows]
+    assert history(Many(files)) == wanted
     parts = {"train": Rows(files), "test": Rows(files[:5]), "unsupervised": Rows(files)}
     assert history(parts)[:2] == wanted
     assert history(parts)[2:] == history(Rows(files), test_data=Rows(files[:5]))[2:]
