@@ -9,6 +9,7 @@
     python -m bench training --threads 1               # steps of PyTorch's own modules, float32 and mixed
     python -m bench bridge                             # a PyTorch module's call beside the engine's own
     python -m bench processes                          # two processes beside one with two threads; two hosts
+    python -m bench callbacks                          # what callbacks and logs cost
     python -m bench compare before.json after.json     # two files of --json
     python -m bench hardware --write docs/validation.md  # the tile machine against published figures of real chips
     python -m bench tile-choices --write docs/precision.md
@@ -42,6 +43,7 @@ from . import (
     table,
     tile_choices,
     validation,
+    watched,
 )
 from .cases import cases, words
 from .pairs import Peaks, Settings, measure
@@ -54,7 +56,7 @@ OTHERS: dict[str, Callable[[int | None, int], Iterable[Any]]] = {"startup": star
                                                                  "rows": rows.run,
                                                                  "loading": loading.run, "importing": importing.run,
                                                                  "strategies": strategies.run, "bridge": bridge.run,
-                                                                 "processes": processes.run}
+                                                                 "processes": processes.run, "callbacks": watched.run}
 """Cases without a peer."""
 VERBS = {"busy": busy.main, "compare": compare.main, "models": real.main, "precision": precision.main,
          "startup": startup.main, "table": table.main, "tile-choices": tile_choices.main, "hardware": validation.main}

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -294,7 +295,7 @@ def test_options_ask_for_callbacks(tmp_path: Path, capsys: pytest.CaptureFixture
              "--max-updates", "9", "--epochs", "3", "--max-time", "10m"]
     assert cli.main(words) == 0, capsys.readouterr().err
     out, err = capsys.readouterr()
-    assert "update 4  test loss " in out
+    assert re.search(r"^update 4  test loss [0-9.]+  test accuracy [0-9.]+%", out, re.MULTILINE)
     assert "(3 updates)" in out
     assert "The run ended early: 9 updates are done." in err
     names = {p.name for p in (tmp_path / "run").iterdir()}

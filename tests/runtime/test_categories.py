@@ -165,7 +165,7 @@ def test_arrow_files_that_are_refused(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(DataError, match=r"t.arrow cannot be read"):
         open_data(str(tmp_path / "t.arrow"))
     for columns, says in (({"a": [[1], [1, 2]], "y": [0, 1]}, "lists of different lengths"),
-                          ({"a": [b"x"], "y": [0]}, "is of binary"),
+                          ({"a": [b"x"], "y": [0]}, "Image in row 0 of .*t.parquet cannot be read"),
                           ({"a": [{"b": 1}], "y": [0]}, "is of struct"),
                           ({"a": [[1], None], "y": [0, 1]}, "no list in 1 of its rows"),
                           ({"a": np.zeros(0), "y": np.zeros(0)}, "no rows")):
@@ -192,3 +192,9 @@ def test_data_sets_of_hugging_face(tmp_path: Path):
     data = open_data(rows).train
     np.testing.assert_array_equal(data.gather(np.array([2, 1]))[0], np.eye(4)[[2, 1]])
     assert data.label_name == "label"
+    parts = open_data(datasets.DatasetDict(train=rows, validation=rows.select([1]))).test
+    assert parts is not None
+    np.testing.assert_array_equal(parts.gather(np.array([0]))[0], np.eye(4)[[1]])
+    image = needs("PIL.Image").fromarray(np.arange(12, dtype=np.uint8).reshape(3, 4))
+    images = datasets.Dataset.from_dict({"image": [image], "label": [1]})
+    np.testing.assert_array_equal(open_data(images).train.gather(np.array([0]))[0], np.asarray(image)[None, None])

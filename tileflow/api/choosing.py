@@ -67,7 +67,7 @@ def fit_of(signature: Signature, choice: ChosenLoss, data: Dataset, options: Opt
     more = {p.output: (types[p.place], wanted) for p in parts[1:]
             if (wanted := p.loss.label_type([types[p.place]])) is not None}
     first, label = types[parts[0].place if parts else 0], choice.minimised.label_type(types)
-    return Fit(signature.inputs, first, label, choice, data.classes, options, more)
+    return Fit(signature.inputs, first, label, choice, data.classes, options, more, data.numbers)
 
 
 def _of_outputs(table: dict[str, tuple[str, float]], places: dict[str, int], options: Options,

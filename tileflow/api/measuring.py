@@ -30,10 +30,10 @@ def agreement(dataset: Dataset, output: np.ndarray) -> float | None:
     if labels is None or output.dtype.kind not in "biuOU" or labels.size != output.size or not output.size:
         return None
     found, wanted, texts = output.reshape(-1), labels.reshape(-1), output.dtype.kind in "OU"
-    if texts != (dataset.classes is not None):
+    if texts != (dataset.classes is not None) and (texts or not dataset.numbers):
         given = f"texts such as {str(found[0])!r}" if texts else f"numbers such as {found[0]}"
         raise DataError(f"The model predicts {given}, and the labels of data {dataset.name} are {'numbers' if texts else 'texts'}.")
-    if dataset.classes is not None:
+    if texts and dataset.classes is not None:
         wanted = np.array(dataset.classes, object)[wanted]
     return float(np.mean(found == wanted))
 

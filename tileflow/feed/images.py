@@ -1,5 +1,5 @@
-"""Images out of files, as rows: decoded by whoever reads them, brought to one size, and never trusted. Needs Pillow
-(extra `images`)."""
+"""Images out of files, as rows: decoded by whoever reads them, brought to one size, and never trusted; and those that
+rows of somebody's own hold as Pillow's. Needs Pillow (extra `images`)."""
 from __future__ import annotations
 
 import os
@@ -13,6 +13,7 @@ import numpy as np
 from ..system.errors import DataError
 from ..system.reading import open_regular
 from ..system.text import one_line
+from .unpacked import Content
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")
@@ -43,7 +44,7 @@ class ImageForm:
 class Images:
     """Rows by number: (image uint8, the row's number), the file decoded when it is asked for."""
 
-    def __init__(self, paths: Sequence[str], form: ImageForm) -> None:
+    def __init__(self, paths: Sequence[str | Content], form: ImageForm) -> None:
         self.paths, self.form = paths, form
 
     def __len__(self) -> int:
@@ -53,7 +54,7 @@ class Images:
         return decoded(self.paths[i], self.form), i
 
 
-def decoded(path: str, form: ImageForm) -> np.ndarray:
+def decoded(path: str | Content, form: ImageForm) -> np.ndarray:
     """An image as uint8 of the shape of `form`: the largest part of it in the middle that has the form's ratio of width
     to height, scaled by Pillow's bilinear filter; one of that size as it is. Grey images, palettes and transparency
     become what the number of channels says.
@@ -63,27 +64,41 @@ def decoded(path: str, form: ImageForm) -> np.ndarray:
         pixels are no bytes.
     """
     with opened(path) as image:
-        turned = _pillow().ImageOps.exif_transpose(image) if image.format in TURNED else image
-        if turned.mode == "P" and "transparency" in turned.info:
-            turned = turned.convert("RGBA")
-        pixels = np.asarray(_sized(turned.convert(MODES[form.channels]), form.width, form.height))
+        return formed(turned(image), form)
+
+
+def turned(image: Any) -> Any:
+    """One of Pillow's images as the camera was held."""
+    return _pillow().ImageOps.exif_transpose(image) if image.format in TURNED else image
+
+
+def formed(image: Any, form: ImageForm) -> np.ndarray:
+    """One of Pillow's images, turned, as `decoded` gives it."""
+    if image.mode == "P" and "transparency" in image.info:
+        image = image.convert("RGBA")
+    pixels = np.asarray(_sized(image.convert(MODES[form.channels]), form.width, form.height))
     pixels = pixels.reshape(form.height, form.width, form.channels)
     return pixels if form.last else np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
-def form_of_file(path: str) -> ImageForm:
+def form_of_file(path: str | Content) -> ImageForm:
     """An image's own size, with one channel where it is grey and three otherwise; raises as `decoded` does."""
     with opened(path) as image:
-        return ImageForm(1 if image.mode in ("1", "L", "LA") else 3, image.height, image.width)
+        return own_form(image)
+
+
+def own_form(image: Any) -> ImageForm:
+    """The same of one of Pillow's images."""
+    return ImageForm(1 if image.mode in ("1", "L", "LA") else 3, image.height, image.width)
 
 
 @contextmanager
-def opened(path: str) -> Iterator[Any]:
+def opened(path: str | Content) -> Iterator[Any]:
     """An image file whose header was read and which is no larger than may be; whatever Pillow raises within is a
     DataError that names the file."""
     pillow = _pillow()
     try:
-        with open_regular(path) as file:
+        with open_regular(path) if isinstance(path, str) else path.opened() as file:
             image = pillow.Image.open(file, formats=FORMATS)
             width, height = image.size
             if not 0 < width * height <= MOST_PIXELS:
@@ -96,7 +111,8 @@ def opened(path: str) -> Iterator[Any]:
     except Exception as error:                               # decoders raise anything where a file is damaged
         why = f"it is none of {', '.join(FORMATS)}" if isinstance(error, pillow.UnidentifiedImageError) else \
             getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise DataError(f"Image {one_line(path)} cannot be read: {one_line(why).rstrip('.')}.") from None
+        name = path if isinstance(path, str) else path.name
+        raise DataError(f"Image {one_line(name)} cannot be read: {one_line(why).rstrip('.')}.") from None
 
 
 def _pillow() -> Any:

@@ -150,6 +150,11 @@ def stacked(parts: Sequence[Any], what: str) -> np.ndarray:
     return np.stack(arrays)
 
 
+def unchanged(row: Row) -> Row:
+    """What is done to rows that are arrays already."""
+    return row
+
+
 SKIPPED = 1024
 """Rows that are read at a time to be passed over."""
 
@@ -159,6 +164,7 @@ class Items:
 
     def __init__(self, data: Any, make: Collate = collate) -> None:
         self.data, self.make = data, make
+        self.prepare: Callable[[Row], Row] = unchanged
         self.fills: Fills | None = None
         """How batches of different lengths are joined; None: they are not."""
 
@@ -181,8 +187,8 @@ class Items:
     def read(self, rows: np.ndarray) -> Batch:
         """A batch of these rows."""
         if hasattr(self.data, "__getitems__"):                       # PyTorch's name for many rows at once
-            return self.make(list(self.data.__getitems__(rows.tolist())))
-        return self.make([self.data[i] for i in rows.tolist()])
+            return self.make([self.prepare(row) for row in self.data.__getitems__(rows.tolist())])
+        return self.make([self.prepare(self.data[i]) for i in rows.tolist()])
 
 
 class Chosen:
@@ -210,6 +216,7 @@ class RowStream:
     def __init__(self, data: Any, make: Collate = collate) -> None:
         """`data`: iterables of rows; loaders of whole batches; generators, which have one epoch; functions that give any of these."""
         self.data, self.make = data, make
+        self.prepare: Callable[[Row], Row] = unchanged
         self.fills: Fills | None = None
         """How batches of different lengths are joined; None: they are not."""
         self._batched = is_loader(data)
@@ -256,7 +263,7 @@ class RowStream:
             return self._left[0] if self._left else None
         rows = list(itertools.islice(self._rows or (), count))
         self._rows, self._peeked = itertools.chain(rows, self._rows or ()), True
-        return self.make(rows) if rows else None
+        return self.make([*map(self.prepare, rows)]) if rows else None
 
     def __getstate__(self) -> dict[str, Any]:
         """What is sent to another process begins anew there."""
@@ -280,7 +287,7 @@ class RowStream:
 
     def _taken(self, count: int) -> Batch:
         rows = list(itertools.islice(self._rows or (), count))
-        return self.make(rows) if rows else None
+        return self.make([*map(self.prepare, rows)]) if rows else None
 
     def _recut(self, count: int) -> Batch:
         """Batches of any size as batches of `count` rows."""

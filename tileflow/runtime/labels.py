@@ -26,8 +26,13 @@ def look(dataset: Dataset, ignore_index: int | None) -> Labels | None:
         return None
     if dataset.whole:
         rows = (x.reshape(-1, *x.shape[2:]) for _, x in _chunks(dataset))
-        return facts(dataset.name, dataset.label.sample[1:], rows, ignore_index, dataset.classes)
-    return facts(dataset.name, dataset.label.sample, (x for _, x in _chunks(dataset)), ignore_index, dataset.classes)
+        return facts(dataset.name, dataset.label.sample[1:], rows, ignore_index, texts_of(dataset))
+    return facts(dataset.name, dataset.label.sample, (x for _, x in _chunks(dataset)), ignore_index, texts_of(dataset))
+
+
+def texts_of(dataset: Dataset) -> tuple[str, ...] | None:
+    """The names of the classes where the labels were strings."""
+    return None if dataset.numbers else dataset.classes
 
 
 def types_of(source: Source, dataset: Dataset) -> dict[str, TensorType]:
@@ -56,12 +61,14 @@ class Fit:
     options: Options
     more: Mapping[str, tuple[TensorType, TensorType]] = field(default_factory=dict)
     """Of further outputs, by their names: the type, and that of its labels."""
+    numbers: bool = False
+    """The labels of the training data are numbers, and `classes` what these are called."""
 
     def __call__(self, dataset: Dataset, known: Mapping[str, Scaling]) -> Dataset:
         """`known`: by input the scaling of the data that the model was trained on."""
         inputs = {name: self._led(t, dataset) for name, t in self.inputs.items()}
         label = None if self.label is None else self._led(self.label, dataset)
-        made = ready(dataset, self.choice.of_label, self.output, self.classes)
+        made = ready(dataset, self.choice.of_label, self.output, self.classes, self.numbers)
         others, types = dict(dataset.more), {}
         for name, (output, wanted) in self.more.items():
             if name not in dataset.more:
@@ -103,8 +110,10 @@ def _check_sample_weights(dataset: Dataset) -> None:
                         "number of at least 0.")
 
 
-def ready(dataset: Dataset, choice: ChosenLoss, output: TensorType, classes: tuple[str, ...] | None) -> Dataset:
-    """The data set with labels that the loss takes: one-hot ones as class numbers, strings numbered as the training data's `classes`.
+def ready(dataset: Dataset, choice: ChosenLoss, output: TensorType, classes: tuple[str, ...] | None,
+          numbers: bool = False) -> Dataset:
+    """The data set with labels that the loss takes: one-hot ones as class numbers, strings numbered as the training
+    data's `classes`. numbers: those are only names of its numbers, so that other numbers are the same ones.
 
     Raises:
         DataError: a label that the loss cannot take, with its row.
@@ -113,12 +122,13 @@ def ready(dataset: Dataset, choice: ChosenLoss, output: TensorType, classes: tup
         return replace(dataset, label=None)
     if dataset.label is None:
         raise DataError(f"Data {dataset.name} have no labels, which the loss {choice.loss.name} needs; name them with the option label.")
-    if dataset.classes != classes:
+    same = (dataset.classes is None and numbers) or (dataset.numbers and classes is None)
+    if dataset.classes != classes and not same:
         if dataset.classes is None or classes is None:
             have, other = ("numbers", "strings") if dataset.classes is None else ("strings", "numbers")
             raise DataError(f"The labels of data {dataset.name} are {have}, those of the training data {other}; give both in one form.")
-        numbers = renumbered(dataset.label.array[:], dataset.classes, classes, f"Data {dataset.name}")
-        dataset = dataset.with_labels(numbers, classes)
+        found = renumbered(dataset.label.array[:], dataset.classes, classes, f"Data {dataset.name}")
+        dataset = dataset.with_labels(found, classes)
     assert dataset.label is not None
     if choice.one_hot is not None and dataset.whole:
         raise DataError(f"The labels of data {dataset.name} are one-hot; with whole_elements give class numbers.")

@@ -8,8 +8,8 @@
     tileflow.label                      "digit"
     tileflow.classes                    ["cat", "dog"]               in the order of their numbers
     tileflow.categories                 {"colour": ["blue", "red"]}  texts of a column in the order of their numbers,
-    from 1 on tileflow.images                     [3, 224, 224]                what image files became: channels,
-    height, width
+                                        from 1 on
+    tileflow.images                     [3, 224, 224]                what image files became: channels, height, width
 """
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ WAITING = 1 << 20
 
 class AppendedFile(Callback):
     """A file in the run's folder that gets rows. `put` them in hooks: they reach the disk at the end of an epoch, after
-    an evaluation and before a checkpoint. A run that goes on from a checkpoint has the rows that were there then, and
-    no others."""
+    an evaluation within one and before a checkpoint. A run that goes on from a checkpoint has the rows that were there
+    then, and no others."""
 
     remembered: ClassVar[tuple[str, ...]] = ("length",)
     transient: ClassVar[tuple[str, ...]] = ("waiting",)
@@ -88,7 +88,8 @@ class AppendedFile(Callback):
         self.write()
 
     def on_evaluate_end(self, logs: Logs) -> None:
-        self.write()
+        if self.run.options.eval_every:                      # else the epoch is at its end, and told of next
+            self.write()
 
     def on_save(self, path: Path) -> None:
         self.write()

@@ -26,7 +26,7 @@ class MaxUpdates(Callback):
 
     def _look(self) -> None:
         if self.run.updates >= self.updates:
-            self.run.stop(f"{self.run.updates} updates are done")
+            self.run.stop(f"{self.run.updates} updates are done" if self.run.updates > 1 else "1 update is done")
 
 
 @dataclass

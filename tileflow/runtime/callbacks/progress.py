@@ -68,7 +68,8 @@ class ProgressBar(Callback):
 
     def on_evaluate_end(self, logs: Logs) -> None:
         if self.run.updates_in_epoch:                           # not at the end of an epoch, whose line says it
-            figures = "  ".join(f"{name.replace('_', ' ')} {x:.4f}" for name, x in logs.items())
+            figures = "  ".join(f"{n.replace('_', ' ')} {x:{'.2%' if n == 'test_accuracy' else '.4f'}}"
+                                for n, x in logs.items())
             tqdm.write(f"update {self.run.updates}  {figures}", file=self.out)
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:

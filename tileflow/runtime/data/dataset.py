@@ -113,7 +113,8 @@ class Dataset:
     label_name: the array or column that the labels come from, where it has a name.
     byte_scale: factor that brings this source's bytes to 0..1.
     notes: sentences about what was adapted, for the user.
-    classes: names of the classes in the order of their numbers, where the labels were strings.
+    classes: names of the classes in the order of their numbers, where the labels were strings, or somebody names them.
+    numbers: the labels are numbers, and `classes` what these are called.
     nameless: the fields' names are ours, for arrays that came in order: they say nothing of a model's inputs.
     whole: each row is a micro-batch, whose arrays are fed as they are.
     ordered: somebody chose the fields in the order of a model's inputs, which may be called otherwise.
@@ -132,6 +133,7 @@ class Dataset:
     byte_scale: float = 1 / 255
     notes: tuple[str, ...] = ()
     classes: tuple[str, ...] | None = None
+    numbers: bool = False
     source: Items | RowStream | None = None
     nameless: bool = False
     ordered: bool = False

@@ -11,13 +11,17 @@ from typing import NamedTuple
 import numpy as np
 
 from ...feed.images import MODES, ImageForm, Images, form_of_file, is_image
+from ...feed.items import Items, RowStream
 from ...feed.kept import KeptRows
+from ...feed.pictures import Pictures
+from ...feed.unpacked import Content
+from ...loss import WEIGHTS
 from ...memory import budget
 from ...options.options import Options
 from ...system.errors import DataError
 from ...system.text import one_line
 from .classes import numbered
-from .columns import Known, columns_of
+from .columns import Column, Known, columns_of
 from .dataset import Dataset, Field
 
 PARTS = {"train": "train", "training": "train", "test": "test", "val": "test", "valid": "test", "validation": "test"}
@@ -26,12 +30,14 @@ KEPT_SHARE, UNKNOWN_ROOM = 0.4, 1 << 30
 
 
 class Listing(NamedTuple):
-    """Image files and, where they have some, the texts that are their labels. others: files that are no images by their
-    names."""
+    """Image files and, where they have some, their labels: texts, or numbers. others: files that are no images by their
+    names. weights: of the rows. classes: the names of labels that are numbers."""
 
-    paths: tuple[str, ...]
-    labels: tuple[str, ...] | None
+    paths: Sequence[str | Content]
+    labels: tuple[str, ...] | np.ndarray | None
     others: tuple[str, ...] = ()
+    weights: np.ndarray | None = None
+    classes: tuple[str, ...] | None = None
 
 
 class WantedImages(NamedTuple):
@@ -151,19 +157,28 @@ def dataset_of(listing: Listing, name: str, options: Options, wanted: WantedImag
     label, classes = None, None
     if listing.labels is not None:
         values, classes = _labels(listing.labels, name)
-        known = Known(columns[1], values)
-        label = Field(known, (), known.dtype)
+        label, classes = _known(columns[1], values), classes or listing.classes
     if listing.others:
         notes.append(f"Data {one_line(name)}: {len(listing.others):,} "
                      f"file{'s are' if len(listing.others) > 1 else ' is'} left out, by the name no "
                      f"image, such as {one_line(listing.others[0])}.")
     return Dataset(name, {"x": Field(pixels, pixels.shape[1:], pixels.dtype)}, label, source=source, nameless=True,
-                   notes=tuple(notes),
-                   classes=classes, label_name=label_name, row_names=listing.paths)
+                   notes=tuple(notes), classes=classes, numbers=classes is not None and classes is listing.classes,
+                   label_name=label_name,
+                   row_names=tuple(path if isinstance(path, str) else path.name for path in listing.paths),
+                   more={} if listing.weights is None else {WEIGHTS: _known(columns[1], listing.weights)})
 
 
-def _labels(texts: tuple[str, ...], name: str) -> tuple[np.ndarray, tuple[str, ...] | None]:
+def _known(numbers: Column, values: np.ndarray) -> Field:
+    """Values [rows, ...] that are in memory, as a part of rows that are read."""
+    known = Known(numbers, values)
+    return Field(known, known.shape[1:], known.dtype)
+
+
+def _labels(texts: tuple[str, ...] | np.ndarray, name: str) -> tuple[np.ndarray, tuple[str, ...] | None]:
     """Labels as numbers, and the names of classes where they were words."""
+    if isinstance(texts, np.ndarray) and texts.dtype.kind != "U":
+        return texts, None
     try:
         "".join(texts).encode()
     except UnicodeEncodeError:
@@ -176,7 +191,7 @@ def _labels(texts: tuple[str, ...], name: str) -> tuple[np.ndarray, tuple[str, .
     return np.asarray(values), classes
 
 
-def _form(first: str, options: Options, wanted: WantedImages) -> tuple[ImageForm, list[str]]:
+def _form(first: str | Content, options: Options, wanted: WantedImages) -> tuple[ImageForm, list[str]]:
     """What the images become, and what to say of it."""
     own = form_of_file(first)
     given: Mapping[str, int] = {}
@@ -189,17 +204,37 @@ def _form(first: str, options: Options, wanted: WantedImages) -> tuple[ImageForm
     form = ImageForm(channels, given.get("height") or wanted.height or own.height,
                      given.get("width") or wanted.width or own.width, wanted.last)
     budget.require(form.channels * form.height * form.width, "An image", "set a smaller image_size")
+    return form, _changes(own, form)
+
+
+def _changes(own: ImageForm, form: ImageForm) -> list[str]:
+    """What to say of images of which the first was of the form `own`."""
     notes = []
     if (form.height, form.width) != (own.height, own.width):
         notes.append(f"Images become {form.width} x {form.height} pixels: the middle of each, scaled to that; the "
-                     f"first is {own.width} x "
-                     f"{own.height}.")
+                     f"first is {own.width} x {own.height}.")
     if form.channels == 1 and own.channels == 3:
         notes.append("Images become grey, for the model takes one channel.")
-    return form, notes
+    return notes
+
+
+def pictures_of(options: Options, wanted: WantedImages) -> Pictures:
+    """What becomes of Pillow's images in rows of somebody's own: what the option image_size says, else the model."""
+    height, width = (options.image_size[0], options.image_size[-1]) if options.image_size \
+        else (wanted.height, wanted.width)
+    return Pictures(wanted.channels if wanted.channels in MODES else None, height, width, wanted.last)
+
+
+def pictured(source: Items | RowStream) -> list[str]:
+    """What to say of such images, once a row was read."""
+    first = source.prepare.first if isinstance(source.prepare, Pictures) else None
+    return [] if first is None else _changes(*first)
 
 
 def form_of(dataset: Dataset) -> ImageForm | None:
     """What the images of a dataset became; None of other data."""
     data = getattr(dataset.source, "data", None)
-    return data.form if isinstance(data, Images) else None
+    if isinstance(data, Images):
+        return data.form
+    prepare = getattr(dataset.source, "prepare", None)
+    return prepare.first[1] if isinstance(prepare, Pictures) and prepare.first else None

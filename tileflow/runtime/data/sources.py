@@ -32,17 +32,26 @@ from ...options.losses import losses_by_output
 from ...options.options import Options
 from ...system.errors import DataError, OptionError
 from ...system.text import one_line
-from .arrow import read_columns
+from .arrow import ARROW_ENDINGS, ImageColumn, image_column, read_tables, table_files, unpacked_images
 from .columns import UNKNOWN_LENGTH, FirstRows, columns_of
 from .dataset import Dataset, Field
 from .idx import find_idx, is_idx, read_idx
-from .images import Listing, WantedImages, dataset_of, folder_listings, form_of, is_folder_of_images
+from .images import (
+    PARTS,
+    Listing,
+    WantedImages,
+    dataset_of,
+    folder_listings,
+    form_of,
+    is_folder_of_images,
+    pictured,
+    pictures_of,
+)
 from .npy import open_npy, open_npz
 from .table import has_names, listed_files, read_table, table_of
 
 LABEL_NAMES = ("y", "label", "labels", "target", "targets")
 BUILT_IN = ("digits",)
-ARROW = ("parquet", "arrow")
 _PART_LAST = re.compile(r"(.+)[_-](train|test|val|valid|validation)", re.IGNORECASE)
 _PART_FIRST = re.compile(r"(train|test|val|valid|validation)[_-](.+)", re.IGNORECASE)
 
@@ -62,10 +71,12 @@ class Roles(NamedTuple):
 def roles_of(opened: Dataset) -> Roles | None:
     """What the arrays or columns are called that inputs and label were taken from, and what images became; None where
     there is nothing to say."""
-    if (form := form_of(opened)) is not None:
-        return Roles((), opened.label_name, WantedImages(*astuple(form)))
-    return None if opened.label_name is None else Roles(opened.columns or tuple(opened.fields), opened.label_name,
-                                                        categories=opened.categories)
+    form = form_of(opened)
+    if form is None and opened.label_name is None:
+        return None
+    images = WantedImages() if form is None else WantedImages(*astuple(form))
+    return Roles(() if opened.nameless else opened.columns or tuple(opened.fields), opened.label_name, images,
+                 opened.categories)
 
 
 class Data(NamedTuple):
@@ -87,10 +98,11 @@ def open_data(spec: Any, options: Options | None = None, trained: Roles | None =
               arrays by name;
             - rows of somebody's own: data[i] by number, as PyTorch's data sets, or one after the other (an iterable, a generator, a function that
               makes one for each epoch, PyTorch's DataLoader); a row is an array, a tuple (input, ..., label) or a dict;
+            - a dict of such by the parts that they are, train and test or validation, as Hugging Face's DatasetDict;
             - the built-in name "digits";
             - a path: `.npz`, `.npy` (x.npy with y.npy beside it), `.csv`/`.tsv` (of numbers, or a list of image files),
-              `.parquet`, `.arrow`, an IDX file, or a folder with `.npy` or IDX files (MNIST's names), or of images by
-              class.
+              `.parquet`, `.arrow` (of numbers and texts, or of image files), an IDX file, or a folder with `.npy` or
+              IDX files (MNIST's names), or of images by class.
             Named arrays are sorted into train and test by their names (x_train, y_test, test_images ...); the label is
             the array `options.label`, else one called y, label, labels, target or targets.
         options: data_format, inputs, label and validation_split (with seed) count.
@@ -161,6 +173,9 @@ def _open(spec: Any, options: Options, trained: Roles, collate_fn: Collate | Non
     if isinstance(spec, (str, os.PathLike)):
         return _open_path(Path(spec), options, trained)
     if isinstance(spec, Mapping):
+        if spec and not options.whole_elements and all(map(is_by_number, spec.values())) \
+                and any(PARTS.get(str(name).lower()) == "train" for name in spec):
+            return _of_parts(spec, options, trained, collate_fn)
         return _named({str(name): _holding(array) for name, array in spec.items()}, "in memory", options, trained)
     if isinstance(spec, tuple):
         return _open_tuple(spec)
@@ -173,6 +188,23 @@ def _open(spec: Any, options: Options, trained: Roles, collate_fn: Collate | Non
     if is_one_by_one(spec):
         return _of_rows(spec, RowStream(spec, make), options, trained)
     return Data(Dataset.of({"x": spec}), None)
+
+
+def _of_parts(spec: Mapping[Any, Any], options: Options, trained: Roles, collate_fn: Collate | None) -> Data:
+    """Data sets by the parts that they are: the first to train with, and the first to measure with that is called test,
+    else validation. What is called otherwise is left out."""
+    parts = {str(name).lower(): part for name, part in spec.items()}
+    train = next(name for name in parts if PARTS.get(name) == "train")
+    test = "test" if "test" in parts else next((name for name in parts if PARTS.get(name) == "test"), None)
+    data = _open(parts[train], options, trained, collate_fn).train
+    if lost := [name for name in parts if name not in (train, test)]:
+        note = f"Data {data.name}: {one_line(', '.join(lost))} {'are' if len(lost) > 1 else 'is'} left out; a part of " \
+               "its own to measure with is the argument test_data."
+        data = replace(data, notes=(*data.notes, note))
+    if test is None:
+        return Data(data, None)
+    measured = _open(parts[test], options, roles_of(data) or trained, collate_fn).train
+    return Data(data, replace(measured, name=f"{measured.name} (test)", notes=()))
 
 
 def _holding(array: Any) -> Callable[[], np.ndarray]:
@@ -191,6 +223,8 @@ def _of_rows(spec: Any, source: Items | RowStream, options: Options, trained: Ro
     fills: Fills = {}
     source.fills = fills
     whole = source.make is heaped
+    if source.make is collate:
+        source.prepare = pictures_of(options, trained.images)
     columns = columns_of(source if isinstance(source, Items) else FirstRows(source, *([1] if whole else [])), length,
                          fills, options.round_lengths and not whole)
     for key, column in columns.items():
@@ -205,15 +239,26 @@ def _of_rows(spec: Any, source: Items | RowStream, options: Options, trained: Ro
         inputs, ordered = _chosen_inputs(known, (label, *more.values()), name, options, trained)
         chosen = {key: named[key] for key in inputs}
         fills.update(dict.fromkeys([key for key in named if key == label or key.lower() in LABEL_NAMES], options.ignore_index))
+        classes = None if label is None or named[label].dtype.kind not in "iu" else _names_of(spec, label)
         return Data(Dataset(name, chosen, None if label is None else named[label], source=source, label_name=label, ordered=ordered,
-                            whole=whole, more={key: named[base] for key, base in more.items()}), None)
+                            whole=whole, more={key: named[base] for key, base in more.items()}, classes=classes,
+                            numbers=classes is not None,
+                            notes=tuple(pictured(source))), None)
     *first, last = fields.values()
     given = first or [last]
     if first:
         fills[len(first)] = options.ignore_index
     names = ["x"] if len(given) == 1 else [f"x{i}" for i in range(len(given))]
-    return Data(Dataset(name, dict(zip(names, given, strict=True)), last if first else None, source=source, nameless=True, whole=whole),
-                None)
+    return Data(Dataset(name, dict(zip(names, given, strict=True)), last if first else None, source=source,
+                        nameless=True, whole=whole, notes=tuple(pictured(source))), None)
+
+
+def _names_of(data: Any, label: str) -> tuple[str, ...] | None:
+    """What the numbers of a label are called where data say so as Hugging Face's do, `features[label].names`."""
+    features = getattr(data, "features", None)
+    names: Any = getattr(features.get(label), "names", None) if isinstance(features, Mapping) else None
+    good = isinstance(names, list) and all(isinstance(x, str) and x for x in names) and len({*names}) == len(names) > 0
+    return tuple(names) if good else None
 
 
 def _open_tuple(spec: tuple[Any, ...]) -> Data:
@@ -254,17 +299,49 @@ def _open_path(path: Path, options: Options, trained: Roles) -> Data:
                        for part, more in (("train", ""), ("test", " (test)")))
         assert train is not None
         return Data(train, test if test is None else replace(test, notes=()))
-    if form in ARROW:
-        return _table(path, options, trained, form)
+    if form in ARROW_ENDINGS.values():
+        parts = table_files(path, form)
+        opened = _arrow_table(path, parts["train"], options, trained, form)
+        if "test" not in parts:
+            return opened
+        measured = _arrow_table(path, parts["test"], options, roles_of(opened.train) or trained, form).train
+        return Data(opened.train, replace(measured, name=f"{measured.name} (test)", notes=()))
     if (found := listed_files(path, is_image, lambda columns: _label_column(columns, options, trained, path),
+                              lambda columns: _weights_column(columns, options, trained, path),
                               options.inputs)) is not None:
         base, label = path.parent, None if found.label is None else found.columns[found.label]
-        listing = Listing(tuple(os.path.join(base, name) for name in found.files), found.labels)
+        listing = Listing(tuple(os.path.join(base, name) for name in found.files), found.labels,
+                          weights=found.weights)
         return Data(dataset_of(listing, str(path), options, trained.images, label), None)
     if form == "images":
         raise DataError(f"Table {path} has no column of image files in its first row; their names end in "
                         f"{', '.join(ENDINGS)}.")
     return _table(path, options, trained, form)
+
+
+def _arrow_table(path: Path, files: Sequence[Path], options: Options, trained: Roles, form: str) -> Data:
+    """Files of one table: numbers and texts, or images."""
+    held = image_column(files[0], form, options.inputs)
+    return _table(path, options, trained, form, files) if held is None \
+        else _image_table(path, files, options, trained, form, held)
+
+
+def _image_table(path: Path, files: Sequence[Path], options: Options, trained: Roles, form: str,
+                 held: ImageColumn) -> Data:
+    """A table with a column of image files, one of labels and one of weights; others are left out."""
+    at = _label_column(held.columns, options, trained, path), _weights_column(held.columns, options, trained, path)
+    label, weights = (None if place is None else held.columns[place] for place in at)
+    read = [name for name in (label, weights) if name is not None]
+    others = read_tables(files, form, read) if read else {}
+    labels = None if label is None else others[label]
+    classes = held.classes.get(label) if label is not None else None
+    if labels is None or labels.dtype.kind not in "iu" or labels.max(initial=0) >= len(classes or ()):
+        classes = None
+    found = Listing(unpacked_images(files, form, held.name), labels, (), None if weights is None else others[weights],
+                    classes)
+    if not found.paths:
+        raise DataError(f"Table {path} has no rows.")
+    return Data(dataset_of(found, str(path), options, trained.images, label), None)
 
 
 def _reading(path: Path) -> Callable[[], np.ndarray]:
@@ -280,12 +357,14 @@ def _format(path: Path) -> str:
             return "npy"
         if is_folder_of_images(path):
             return "images"
+        if tables := sorted({ARROW_ENDINGS[f.suffix.lower()] for f in path.iterdir()
+                             if f.suffix.lower() in ARROW_ENDINGS and not f.name.startswith(".")}):
+            return tables[-1]
         raise DataError(f"Folder {path} holds no data that tileflow knows: neither .npy files nor IDX files such as "
-                        "train-images-idx3-ubyte, nor images in folders by their class; for .npz and .csv give the "
-                        "file itself.")
+                        "train-images-idx3-ubyte, nor images in folders by their class, nor tables (.parquet, .arrow); "
+                        "for .npz and .csv give the file itself.")
     suffix = path.suffix.lower()
-    known = {".npz": "npz", ".npy": "npy", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".arrow": "arrow",
-             ".feather": "arrow"}
+    known = {".npz": "npz", ".npy": "npy", ".csv": "csv", ".tsv": "csv", **ARROW_ENDINGS}
     if suffix in known:
         return known[suffix]
     if is_idx(path):
@@ -294,7 +373,8 @@ def _format(path: Path) -> str:
                     "option data_format.")
 
 
-def _table(path: Path, options: Options, trained: Roles, form: str) -> Data:
+def _table(path: Path, options: Options, trained: Roles, form: str, files: Sequence[Path] = ()) -> Data:
+    """A table of numbers and texts; `files`: those that it consists of, where these are Parquet's or Arrow's."""
     def label_of(columns: tuple[str, ...]) -> int | None:
         label = _label_column(columns, options, trained, path)
         among_inputs = columns and label is not None and not options.label and columns[label] in options.inputs
@@ -311,8 +391,8 @@ def _table(path: Path, options: Options, trained: Roles, form: str) -> Data:
         weights = _weights_column(columns, options, trained, path)
         return inputs_of(columns) if weights is None else [*inputs_of(columns), weights]
 
-    if form in ARROW:
-        columns_read = read_columns(path, form)
+    if files:
+        columns_read = read_tables(files, form)
         if any(array.ndim > 1 for array in columns_read.values()):
             return _named({name: _holding(array) for name, array in columns_read.items()}, str(path), options, trained)
         table = table_of(path, columns_read, label_of, wanted_of, options.categories, trained.categories)

@@ -207,16 +207,17 @@ def _of_columns(path: Path, delimiter: str, columns: tuple[str, ...], header: bo
 
 
 class ListedFiles(NamedTuple):
-    """A table's column of file names, and its labels in words. label: which column they are."""
+    """A table's column of file names, and its labels in words. label: which column they are. weights: of the rows."""
 
     columns: tuple[str, ...]
     files: tuple[str, ...]
     label: int | None
     labels: tuple[str, ...] | None
+    weights: np.ndarray | None
 
 
 def listed_files(path: Path, is_file: Callable[[str], bool], label_of: Callable[[tuple[str, ...]], int | None],
-                 wanted: Sequence[str] = ()) -> ListedFiles | None:
+                 weights_of: Callable[[tuple[str, ...]], int | None], wanted: Sequence[str] = ()) -> ListedFiles | None:
     """A table as a list of files: the first column, or the one that is `wanted`, whose first cell below a header is the
     name of one; None where there is none.
 
@@ -238,8 +239,9 @@ def listed_files(path: Path, is_file: Callable[[str], bool], label_of: Callable[
         place = places[0]
         label = label_of(columns) if len(columns) > 1 else None
         if label == place:
-            label = next((i for i in reversed(range(len(columns))) if i != place), None)
-        files, labels = [], []
+            label = next((i for i in reversed(range(len(columns))) if i not in (place, weights_of(columns))), None)
+        at = weights_of(columns)
+        files, labels, weights = [], [], array("d")
         for line, cells in _lines(path, delimiter, len(columns), header):
             if not is_file(name := cells[place].strip()):
                 raise DataError(f"Table {path}, line {line}, column {columns[place]}: {one_line(name, SHOWN)!r} is not "
@@ -249,9 +251,15 @@ def listed_files(path: Path, is_file: Callable[[str], bool], label_of: Callable[
                 raise DataError(f"Table {path}, line {line}, column {columns[label]}: there is no label.")
             files.append(name)
             labels.append("" if label is None else cells[label].strip())
+            if at is not None:
+                if not _is_number(cells[at]):
+                    raise DataError(f"Table {path}, line {line}, column {columns[at]}: {one_line(cells[at], SHOWN)!r} "
+                                    "is not a number, as the weight of a row is.")
+                weights.append(float(cells[at]))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"Table {path} cannot be read: {error}.") from None
-    return ListedFiles(columns, tuple(files), label, None if label is None else tuple(labels))
+    return ListedFiles(columns, tuple(files), label, None if label is None else tuple(labels),
+                       None if at is None else np.array(weights))
 
 
 def has_names(columns: tuple[str, ...]) -> bool:
