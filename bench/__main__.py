@@ -8,6 +8,7 @@
     python -m bench strategies                         # a pipeline beside one IPU, two replicas beside one
     python -m bench training --threads 1               # steps of PyTorch's own modules, float32 and mixed
     python -m bench bridge                             # a PyTorch module's call beside the engine's own
+    python -m bench operators                          # operators of one's own beside the built-in one
     python -m bench processes                          # two processes beside one with two threads; two hosts
     python -m bench compare before.json after.json     # two files of --json
     python -m bench hardware --write docs/validation.md  # the tile machine against published figures of real chips
@@ -32,6 +33,7 @@ from . import (
     importing,
     limits,
     loading,
+    operators,
     planning,
     precision,
     processes,
@@ -54,6 +56,7 @@ OTHERS: dict[str, Callable[[int | None, int], Iterable[Any]]] = {"startup": star
                                                                  "rows": rows.run,
                                                                  "loading": loading.run, "importing": importing.run,
                                                                  "strategies": strategies.run, "bridge": bridge.run,
+                                                                 "operators": operators.run,
                                                                  "processes": processes.run}
 """Cases without a peer."""
 VERBS = {"busy": busy.main, "compare": compare.main, "models": real.main, "precision": precision.main,
