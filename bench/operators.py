@@ -1,5 +1,5 @@
-"""What an operator of one's own takes: LeakyRelu as an expression, by Numba and by Python, each beside the built-in one,
-in turns."""
+"""What an operator of one's own takes: LeakyRelu as an expression, by Numba and by Python, each beside the built-in
+one, in turns."""
 from __future__ import annotations
 
 import statistics

@@ -247,7 +247,8 @@ def failing(folder: Path, what: str, **options: Any) -> None:
     net = Pushed()
     net.load_state_dict({"linear.weight": np.zeros((1, 3 * UNIT), np.float32)})
     tileflow.train(net, data=(x,), loss="identity", optimizer=optim.AdamW(lr=0.1, weight_decay=0), shuffle=False,
-                   accumulation_reduction="sum", micro_batch_size=1, replication_factor=4, epochs=1, threads=1, out=str(folder), progress=False,
+                   accumulation_reduction="sum", micro_batch_size=1, replication_factor=4, epochs=1, threads=1,
+                   out=str(folder), progress=False,
                    callbacks=[Raises()], **options)
 
 
