@@ -86,7 +86,8 @@ def panels(p: ConvProblem, dtype: str, path: cpu.Cpu) -> WeightPanels:
 
 
 def _weave(dtype: str, lanes: int, taps: int) -> Any:
-    """Line after line: target[i * taps + k] = row k of the source at i; an element at a time where `taps` is 0, for any number."""
+    """Line after line: target[i * taps + k] = row k of the source at i; an element at a time where `taps` is 0, for any
+    number."""
     size, kind = itemsize(dtype), vector(dtype, lanes)
 
     def emit(e: Emitter, lines: Any, wide: Any, source: Any, source_line: Any, source_row: Any, target: Any, target_line: Any,
