@@ -8,6 +8,7 @@
     python -m bench strategies                         # a pipeline beside one IPU, two replicas beside one
     python -m bench training --threads 1               # steps of PyTorch's own modules, float32 and mixed
     python -m bench bridge                             # a PyTorch module's call beside the engine's own
+    python -m bench operators                          # operators of one's own beside the built-in one
     python -m bench processes                          # two processes beside one with two threads; two hosts
     python -m bench callbacks                          # what callbacks and logs cost
     python -m bench compare before.json after.json     # two files of --json
@@ -33,6 +34,7 @@ from . import (
     importing,
     limits,
     loading,
+    operators,
     planning,
     precision,
     processes,
@@ -56,6 +58,7 @@ OTHERS: dict[str, Callable[[int | None, int], Iterable[Any]]] = {"startup": star
                                                                  "rows": rows.run,
                                                                  "loading": loading.run, "importing": importing.run,
                                                                  "strategies": strategies.run, "bridge": bridge.run,
+                                                                 "operators": operators.run,
                                                                  "processes": processes.run, "callbacks": watched.run}
 """Cases without a peer."""
 VERBS = {"busy": busy.main, "compare": compare.main, "models": real.main, "precision": precision.main,

@@ -14,7 +14,7 @@ from peers import needs
 from places import ROOT
 
 from bench import __main__ as bench
-from bench import bridge, compare, pairs, processes, real, rows, startup, steps_table, table
+from bench import bridge, compare, operators, pairs, processes, real, rows, startup, steps_table, table
 from bench.cases import cases
 from bench.kinds import KINDS, Unsupported, problem
 from bench.kinds.base import some
@@ -24,6 +24,7 @@ from bench.report import Result, load, to_json
 from bench.side import Missing, Side
 from bench.verdict import geometric_mean, verdicts
 from tileflow import nn
+from tileflow.graph import OPS
 from tileflow.kernels.isa import cpu
 from tileflow.kernels.machine import cache
 
@@ -335,6 +336,18 @@ def test_what_the_bridge_adds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found.tensors, found.threads) == (6, 1)
     assert found.to_text().endswith("us (at most 100 us more)")
     assert replace(found, engine=0.006).to_text().endswith("us (at most 1.05)")
+
+
+def test_what_operators_of_ones_own_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every form beside the built-in one; afterwards nothing is declared any more."""
+    monkeypatch.setattr(operators, "SHAPES", ((4, 8),))
+    monkeypatch.setattr(operators, "ROUND", 0.0)
+    found = operators.run(1, 1)
+    assert [(own.form, own.most) for own in found] == [("expression", 1.1), ("Numba", 1.1), ("Python", None)]
+    assert all(own.own > 0 and own.built_in > 0 for own in found)
+    assert [own.to_text().endswith(end) for own, end in zip(found, ("(at most 1.1)", "(at most 1.1)", " us)"),
+                                                            strict=True)] == [True] * 3
+    assert not any(name.startswith(operators.DOMAIN) for name in OPS)
 
 
 def test_what_one_of_several_processes_measures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

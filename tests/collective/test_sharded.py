@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from groups import forked
+from safetensors.numpy import load_file
 from test_resumed import SCALE, Torn, digest
 from tileflow.errors import OptionError, ProcessError, TileflowError, TrainingError, WeightsLostError
 from trained_networks import OPTIMIZERS, PRECISIONS
@@ -232,6 +233,50 @@ def test_an_update_that_fails_in_one_process_fails_in_all(half, kind, tmp_path):
     found = forked(tmp_path, 3, lambda rank: pushed(half, **SHARDED))
     assert [error for error, _ in found] == [alone[0]] * 3
     assert not half or all(kept for _, kept in found)
+
+
+def failing(folder: Path, what: str, **options: Any) -> None:
+    """A run whose second update fails in all processes, or in one that has the word."""
+    class Raises(callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any) -> None:
+            if what == "callback":
+                raise RuntimeError("boom")
+    x = np.zeros((8, 3 * UNIT), np.float32)
+    x[:4, 0] = 1
+    x[4:, -1] = {"loss": np.nan, "gradient": 3e38, "callback": 0}[what]        # of which the sum is infinite
+    net = Pushed()
+    net.load_state_dict({"linear.weight": np.zeros((1, 3 * UNIT), np.float32)})
+    tileflow.train(net, data=(x,), loss="identity", optimizer=optim.AdamW(lr=0.1, weight_decay=0), shuffle=False,
+                   accumulation_reduction="sum", micro_batch_size=1, replication_factor=4, epochs=1, threads=1,
+                   out=str(folder), progress=False,
+                   callbacks=[Raises()], **options)
+
+
+@pytest.mark.filterwarnings("ignore::tileflow.TileflowWarning")
+@pytest.mark.parametrize(("what", "says"), [("loss", "The loss is not finite"),
+                                            ("gradient", "The loss is finite but the gradient of linear.weight")])
+@pytest.mark.parametrize("kind", [SharedMemory, TwoHosts])
+def test_a_run_that_fails_in_all_processes_leaves_its_state_whole(what, says, kind, tmp_path):
+    """As one process leaves it. The last element of the gradient is that of the last process."""
+    with pytest.raises(TrainingError, match=says):
+        failing(tmp_path / "alone", what)
+    found = forked(tmp_path / "group", 3, lambda rank: failing(tmp_path / "run", what, **SHARDED), kind=kind)
+    assert [type(error) for error in found] == [TrainingError] * 3, found
+    assert all(says in str(e) and "before the failure is saved in" in "".join(e.__notes__) for e in found)
+    alone, group = (load_file(tmp_path / name / "checkpoint.failed") for name in ("alone", "run"))
+    assert {n: a.tobytes() for n, a in group.items()} == {n: a.tobytes() for n, a in alone.items()}
+    assert next(a for n, a in alone.items() if n.endswith("linear.weight.exp_avg")).any()
+
+
+@pytest.mark.filterwarnings("ignore::tileflow.TileflowWarning")
+def test_a_run_that_fails_in_one_process_has_no_whole_state(tmp_path):
+    """Without the option the first one has all of it."""
+    for on in (True, False):
+        folder = tmp_path / f"run{on}"
+        found = forked(tmp_path / f"group{on}", 2, lambda rank, to=folder, on=on: failing(to, "callback",
+                                                                                         optimizer_sharded=on))
+        assert [type(error) for error in found] == [RuntimeError, ProcessError]
+        assert (folder / "checkpoint.failed").exists() is not on
 
 
 def test_what_is_not_divided_is_refused(tmp_path):

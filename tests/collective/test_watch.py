@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tileflow.collective import launch, pinning
-from tileflow.collective.frames import BEAT, END, FAILED, HEAD, HELLO, LEFT, STOP, Line
+from tileflow.cli import main
+from tileflow.collective import launch, patience, pinning
+from tileflow.collective.frames import BEAT, END, EVERY, FAILED, HEAD, HELLO, LEFT, STOP, Line
 from tileflow.collective.pulse import Pulse
 from tileflow.collective.watch import Watch
+from tileflow.system.errors import OptionError
 
 
 def until(ready: Callable[[], object]) -> None:
@@ -128,6 +130,56 @@ def test_strangers_are_not_listened_to():
     own.close()
     until(lambda: watch.first)
     watch.close()
+
+
+@pytest.mark.parametrize(("told", "seconds"), [(None, 6), ("30", 30)])
+def test_how_long_nobody_may_be_silent(told, seconds, monkeypatch: pytest.MonkeyPatch):
+    """As whoever watches was told, who tells the others."""
+    monkeypatch.setenv(patience.PATIENCE, "") if told is None else monkeypatch.setenv(patience.PATIENCE, told)
+    watch = Watch(1)
+    monkeypatch.setenv(patience.PATIENCE, "1000")
+    pulse = Pulse(watch.told, 0, "here", "the launcher")
+    LINES.append(pulse._line)
+    until(lambda: 0 in watch.members)
+    assert (watch.silent, pulse._silent) == (seconds, seconds)
+    pulse._over = True
+    watch.close()
+
+
+def test_silence_is_counted_against_what_was_told(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(patience.PATIENCE, "3000")
+    watch = Watch(1)
+    caller(watch, 0)
+    until(lambda: 0 in watch.members)
+    watch.members[0].heard -= 2000
+    time.sleep(3 * EVERY)
+    assert watch.first is None
+    watch.members[0].heard -= 2000
+    until(lambda: watch.first)
+    assert watch.sentence() == ("Process 0 of 1 (on there) failed: it does not answer: it hangs, or there cannot be "
+                                "reached.")
+    watch.close()
+
+
+def test_the_command_says_the_patience_to_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any):
+    monkeypatch.setenv(patience.PATIENCE, "")
+    script = tmp_path / "script.py"
+    script.write_text("import os, sys\nfrom tileflow.collective import current, patience\n"
+                      "sys.exit(3 if current().is_first and patience.silent() == 45 else 0)\n")
+    assert main(["launch", "-n", "2", "--patience", "45", str(script)]) == 3
+    monkeypatch.setenv(patience.PATIENCE, "")
+    capsys.readouterr()
+    assert main(["launch", "-n", "2", "--patience", "0.5", str(script)]) == 2
+    assert "TILEFLOW_PATIENCE must be 1 to 86400 seconds, not '0.5'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("told", ["0", "-1", "soon", "nan", "inf"])
+def test_a_patience_that_is_none(told, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(patience.PATIENCE, told)
+    with pytest.raises(OptionError, match="TILEFLOW_PATIENCE must be 1 to 86400 seconds, not"):
+        patience.silent()
+    monkeypatch.setenv(patience.PATIENCE, "1")
+    assert patience.silent() == 1
 
 
 def test_frames_arrive_in_any_pieces():

@@ -37,6 +37,7 @@ from tileflow.system.errors import (
     TypeMismatchError,
     UnsupportedError,
 )
+from tileflow.testing import OperatorFault, check_operator
 
 X = np.random.default_rng(5).normal(size=(8, 3)).astype(np.float32)
 Y = np.random.default_rng(6).normal(size=(8, 2)).astype(np.float32)
@@ -402,6 +403,36 @@ def test_what_python_gives_must_be_what_infer_says(given: Any, error: type[Excep
         tileflow.inference_model(Net(Gives()))(X)
 
 
+def test_a_call_runs_forward_and_neither_infer_nor_the_reference():
+    """Types are known by then; and the reference is for whoever compares."""
+    asked: list[int] = []
+
+    @tileflow.operator("com.acme", "Doubled")
+    class Doubled:
+        def infer(self, x):
+            asked.append(1)
+            return x
+
+        @custom.python
+        def forward(self, x):
+            return 2 * x
+
+        def reference(self, x):
+            return 3 * x
+
+    class Only(nn.Module):
+        def forward(self, x: nn.Tensor) -> nn.Tensor:
+            return Doubled()(x)
+
+    model = tileflow.inference_model(Only())
+    model(X)
+    before = len(asked)
+    assert model(X).tobytes() == (2 * X).tobytes()
+    assert len(asked) == before
+    with pytest.raises(OperatorFault, match="where the reference has"):
+        check_operator(Doubled(), ((3, 5),))
+
+
 def test_what_numba_does_not_compile_is_a_sentence():
     @tileflow.operator("com.acme", "Odd")
     class Odd:
@@ -532,11 +563,49 @@ def test_a_program_is_a_file_whose_operators_are_declared_on_loading(tmp_path: P
     digest = program_file.save(tmp_path / "net.program", model.program)
     custom.forget("com.acme", "LeakyRelu")
     with pytest.raises(
-        TileflowError, match=r"'com\.acme::LeakyRelu', an operator that is not declared: tileflow\.operator"
+        TileflowError, match=r"'com\.acme::LeakyRelu', an operator that is not declared; declare it with tileflow"
     ):
         program_file.load(tmp_path / "net.program")
     leaky_relu()
     assert program_file.digest(program_file.load(tmp_path / "net.program")) == digest
+
+
+@pytest.mark.parametrize("declare", [leaky_relu, compiled_leaky_relu, rare(python_leaky_relu)])
+def test_an_executable_trains_on_once_its_operators_are_declared(declare: Any, tmp_path: Path, recwarn: Any):
+    """To the same bits; with other code it warns."""
+    net = Net(declare()(alpha=ALPHA))
+    model = tileflow.training_model(net, loss="mse", optimizer="adam")
+    model(X, Y)
+    path = model.save(tmp_path / "net.tileflow")
+    wanted = [a.tobytes() for _ in range(2) for a in model(X, Y)]
+    called = type(net.op).name
+    custom.forget(*called.split("::"))
+    with pytest.raises(ModelError, match=f"'{called}', an operator that is not declared; declare it with tileflow"):
+        tileflow.load_executable(path)
+    declare()
+    loaded = tileflow.load_executable(path)
+    assert [a.tobytes() for _ in range(2) for a in loaded(X, Y)] == wanted
+    assert not recwarn.list
+    if declare is leaky_relu:
+        steeper = custom.expression(lambda self, x: F.where(x < 0, 3 * self.alpha * x, x))
+        body = {"alpha": 0.01, "forward": steeper, "__annotations__": {"alpha": float}}
+        tileflow.operator(*called.split("::"))(type("LeakyRelu", (), body))
+        with pytest.warns(UserWarning, match=f"compiled with other code of {called} than is declared now"):
+            tileflow.load_executable(path)
+
+
+def test_what_of_python_no_executable_holds(tmp_path: Path):
+    """A bare function; and an operator that was declared again since. A declared one is in the test before this."""
+    model = tileflow.inference_model(Net(nn.cpu(lambda x: x)))
+    model(X)
+    with pytest.raises(UnsupportedError, match="a function of Python's, which is no data; a file names an operator"):
+        model.save(tmp_path / "net.tileflow")
+    model = tileflow.inference_model(Net(leaky_relu()()))
+    model(X)
+    leaky_relu()
+    with pytest.raises(UnsupportedError, match="was declared again since this was compiled"):
+        model.save(tmp_path / "net.tileflow")
+    assert not list(tmp_path.iterdir())
 
 
 # ---- the simulated machine

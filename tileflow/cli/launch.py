@@ -32,13 +32,15 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-restarts", type=int, metavar="K", default=0,
                         help="go on from the last checkpoint, up to K times, where a process died or hung, without "
                              "hosts that are gone; of train with --out")
+    parser.add_argument("--patience", type=float, metavar="SECONDS", default=None,
+                        help="how long a process may give no sign of life before all are ended; 6 by default")
     parser.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND",
                         help="train MODEL ..., script.py ..., or python ...")
 
 
 def run(chosen: argparse.Namespace) -> int:
     """`tileflow launch`: the processes of a host have its processors by equal parts."""
-    from ..collective import group, hosts, launch
+    from ..collective import group, hosts, launch, patience
     words = chosen.words[1:] if chosen.words[:1] == ["--"] else chosen.words
     if not words:
         raise OptionError("tileflow launch runs a command: tileflow launch -n 2 train MODEL ..., or tileflow launch -n "
@@ -55,8 +57,10 @@ def run(chosen: argparse.Namespace) -> int:
                           "processes.")
     if chosen.ipus_per_replica is not None and chosen.ipus_per_replica < 1:
         raise OptionError(f"--ipus-per-replica must be at least 1, not {chosen.ipus_per_replica}.")
-    told = {group.REPLICAS: chosen.num_replicas, group.IPUS: chosen.ipus_per_replica}
+    told = {group.REPLICAS: chosen.num_replicas, group.IPUS: chosen.ipus_per_replica,
+            patience.PATIENCE: chosen.patience}
     os.environ.update({name: str(value) for name, value in told.items() if value is not None})
+    patience.silent()
     named = None if chosen.hosts is None and chosen.hosts_file is None else hosts.names(chosen.hosts, chosen.hosts_file)
     threads = max(1, processors() // chosen.processes)
 

@@ -11,8 +11,6 @@ LONGEST = 4096
 """Bytes of a text."""
 EVERY = 0.25
 """Seconds between two beats."""
-SILENT = 6.0
-"""Seconds without a frame after which the other side counts as one that hangs, or that cannot be reached."""
 GRACE = 2.0
 """Seconds for which processes may end by themselves once one has failed."""
 HELLO, BEAT, FAILED, LEFT, END, STOP, DONE = range(7)

@@ -11,7 +11,7 @@ from .communicator import Communicator
 
 TOLD = "TILEFLOW_PROCESS"
 """Set by our launcher: rank/size/the launcher's process/the path of the control file; or `mpi`, and where it watches:
-mpi/port/token/addresses."""
+mpi/port/token/seconds/addresses."""
 REPLICAS, IPUS = "TILEFLOW_NUM_REPLICAS", "TILEFLOW_IPUS_PER_REPLICA"
 """What `tileflow launch --num-replicas` and `--ipus-per-replica` tell scripts that ask (tileflow.poptorch.popdist)."""
 SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE")

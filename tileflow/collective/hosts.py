@@ -96,7 +96,7 @@ def run(command: Sequence[str], count: int, hosts: Sequence[str], pin: bool = Tr
     watch = Watch(count, [_name(host) for host in hosts])
     environment = {**os.environ, TOLD: f"mpi/{watch.told}", **({} if pin else {PIN: "0"})}
     child = subprocess.Popen(
-        [start, *_known_as(hosts), AUTO_CLEANUP, "-n", str(count), "-hosts", ",".join(hosts), *command],
+        [start, *_known_as(watch.addresses), AUTO_CLEANUP, "-n", str(count), "-hosts", ",".join(hosts), *command],
         env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
     shown = threading.Thread(target=_shown, args=(child, watch), daemon=True)
     shown.start()
@@ -129,10 +129,10 @@ def unreachable(hosts: Sequence[str]) -> dict[str, str]:
         OptionError: there is no such launcher.
     """
     start = mpiexec()
-    children = [subprocess.Popen([start, *_known_as([host]), "-n", "1", "-hosts", _name(host), "true"],
+    children = [subprocess.Popen([start, *_known_as(addresses([host])), "-n", "1", "-hosts", host, "true"],
                                  stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                                  start_new_session=True)
-                for host in hosts]
+                for host in map(_name, hosts)]
     until = time.monotonic() + REACHED
     found = {}
     for host, child in zip(hosts, children, strict=True):
@@ -173,11 +173,10 @@ def _name(host: str) -> str:
     return host.partition(":")[0]
 
 
-def _known_as(hosts: Sequence[str]) -> list[str]:
-    """Tells MPI's launcher by which address these hosts reach this computer: its own name, which it would tell them,
+def _known_as(told: Sequence[str]) -> list[str]:
+    """Tells MPI's launcher by which of its addresses hosts reach this computer: its own name, which it would tell them,
     need not be known there."""
-    told = map(ip_address, addresses(map(_name, hosts)))
-    found = [str(address) for address in told if address.version == 4 and not address.is_loopback]
+    found = [address for address in told if ip_address(address).version == 4 and not ip_address(address).is_loopback]
     return ["-localhost", found[0]] if found else []
 
 

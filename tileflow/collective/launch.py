@@ -19,12 +19,10 @@ from ..system.exit_codes import INTERRUPTED, NO_UPDATE, USER_ERROR
 from . import pinning
 from .control import BEAT, FAILED, Control
 from .group import TOLD
-from .patience import Clock, starves, used
+from .patience import Clock, silent, starves, used
 
 LOOK = 0.05
 """Seconds between two looks at the processes."""
-SILENT = 5.0
-"""Seconds without a heartbeat after which a process counts as one that hangs, unless it waits for a processor."""
 GRACE = 2.0
 """Seconds for which the others may end by themselves once one has failed."""
 TAIL = 4000
@@ -120,7 +118,7 @@ def _from_keyboard() -> bool:
 
 def _watched(children: Sequence[subprocess.Popen[bytes]], control: Control, folder: Path) -> End:
     """Wait until all have ended; the first that fails, dies or hangs ends all."""
-    clock = Clock()
+    clock, most = Clock(), silent()
     beats = [(0, clock.now(), 0.0)] * len(children)
     while None in [child.poll() for child in children]:
         now = clock.now()
@@ -129,7 +127,7 @@ def _watched(children: Sequence[subprocess.Popen[bytes]], control: Control, fold
             if beat != beats[rank][0] or not beat:
                 beats[rank] = beat, now, used(child.pid)
             died = child.returncode is not None and child.returncode != 0
-            is_silent = now - beats[rank][1] > SILENT
+            is_silent = now - beats[rank][1] > most
             hangs = child.returncode is None and is_silent and not starves(child.pid, beats[rank][2])
             if died or hangs:
                 return _ended(children, control, folder, rank, hangs)

@@ -8,9 +8,32 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from ..system.errors import OptionError
+
 Found = TypeVar("Found")
+PATIENCE = "TILEFLOW_PATIENCE"
+"""Says `silent` otherwise."""
+SILENT = 6.0
+"""Seconds: with those for which processes may end by themselves, all have ended within 10."""
 STARVED = 2.0
 """Seconds of processors that a process may use up in silence, while it wants more: else it is one that hangs."""
+
+
+def silent() -> float:
+    """Seconds without a heartbeat after which a process counts as one that hangs, or that cannot be reached, and those
+    that hear nobody who watches end by themselves.
+
+    Raises:
+        OptionError: the environment says what is no such number.
+    """
+    told = os.environ.get(PATIENCE) or str(SILENT)
+    try:
+        found = float(told)
+    except ValueError:
+        found = 0.0
+    if not 1.0 <= found <= 86400.0:
+        raise OptionError(f"{PATIENCE} must be 1 to 86400 seconds, not {told!r}.")
+    return found
 
 
 class Clock:

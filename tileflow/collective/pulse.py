@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ..system.errors import ProcessError
 from .communicator import ended
-from .frames import BEAT, DONE, END, EVERY, FAILED, GRACE, HELLO, LEFT, SILENT, STOP, Line
+from .frames import BEAT, DONE, END, EVERY, FAILED, GRACE, HELLO, LEFT, STOP, Line
 from .patience import Clock
 
 CALL_S = 2.0
@@ -31,7 +31,8 @@ class Pulse:
         Raises:
             ProcessError: it cannot be reached.
         """
-        port, token, addresses = told.split("/", 2)
+        port, token, silent, addresses = told.split("/", 3)
+        self._silent = float(silent)
         self.rank, self.cause, self._watcher = rank, "", watcher
         """cause: the sentence of what has failed first; "": all is well."""
         self.left: dict[int, float] = {}
@@ -56,7 +57,7 @@ class Pulse:
 
     def verdict(self) -> str:
         """Why a message did not arrive, for which it is waited a while; "" where nobody knows."""
-        until = time.monotonic() + SILENT + GRACE
+        until = time.monotonic() + self._silent + GRACE
         while not self.cause and time.monotonic() < until:
             time.sleep(EVERY / 5)
         return self.cause
@@ -100,7 +101,7 @@ class Pulse:
                 return self._end(kinds[END])
             if STOP in kinds:
                 os.kill(os.getpid(), signal.SIGTERM)
-            if (frames is None or now - heard > SILENT) and not self._over:
+            if (frames is None or now - heard > self._silent) and not self._over:
                 how = "has ended" if frames is None else "does not answer, or cannot be reached"
                 who = f"{self._watcher[:1].upper()}{self._watcher[1:]}"
                 return self._end(f"{who} {how}: process {self.rank} ends, too.", orphaned=True)

@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from .frames import BEAT, DONE, END, EVERY, FAILED, HELLO, LEFT, SILENT, STOP, Line
-from .patience import Clock
+from .frames import BEAT, DONE, END, EVERY, FAILED, HELLO, LEFT, STOP, Line
+from .patience import Clock, silent
 
 GONE = "it has ended without a word, as one that is killed does"
 
@@ -38,14 +38,15 @@ class Watch:
             hosts: that processes will call from, so that they are told an address that they know.
             say: gets the sentence when one fails.
         """
-        self.count, self._say = count, say
+        self.count, self._say, self.silent = count, say, silent()
         dual = socket.has_dualstack_ipv6()
         self._server = socket.create_server(("", 0), family=socket.AF_INET6 if dual else socket.AF_INET,
                                             dualstack_ipv6=dual)
         self._server.settimeout(EVERY)
         self._token = secrets.token_hex(16)
-        self.told = f"{self._server.getsockname()[1]}/{self._token}/{','.join(addresses(hosts))}"
-        """Where to call: port/token/addresses."""
+        self.addresses = addresses(hosts)
+        self.told = f"{self._server.getsockname()[1]}/{self._token}/{self.silent:g}/{','.join(self.addresses)}"
+        """Where to call, and for how long nobody may be silent: port/token/seconds/addresses."""
         self.members: dict[int, Member] = {}
         self._clock = Clock()
         self.first: tuple[int, str, str] | None = None
@@ -85,7 +86,7 @@ class Watch:
     def _hear(self, line: Line) -> None:
         """One process, from its first word on; a caller that does not know the token is not listened to."""
         rank, began, member = -1, time.monotonic(), None
-        while not self._over.is_set() and (member is not None or time.monotonic() - began < SILENT):
+        while not self._over.is_set() and (member is not None or time.monotonic() - began < self.silent):
             frames = line.receive()
             if frames is None:
                 break
@@ -115,7 +116,7 @@ class Watch:
             self._tell(BEAT, 0, "")
             now = self._clock.now()
             for rank, member in sorted(self.members.items()):
-                if not member.left and now - member.heard > SILENT:
+                if not member.left and now - member.heard > self.silent:
                     self._fail(rank, member, f"it does not answer: it hangs, or {member.host} cannot be reached",
                                mute=True)
 

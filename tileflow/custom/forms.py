@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
@@ -350,11 +351,14 @@ class PythonOperator(Opaque):
         return []
 
     def host(self, inputs: Types, outputs: Sequence[TensorType]) -> HostCall:
-        return host_call(self.reference, inputs, outputs)
+        return host_call(functools.partial(self._given, outputs), inputs, outputs)
 
     def reference(self, *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
         """What the function gives, if it is what it is to give (ShapeError, TypeMismatchError)."""
-        outputs = self.infer(*[None if a is None else TensorType(a.dtype.name, a.shape) for a in inputs])
+        return self._given(self.infer(*[None if a is None else TensorType(a.dtype.name, a.shape) for a in inputs]),
+                           *inputs)
+
+    def _given(self, outputs: Sequence[TensorType], *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
         made = self.function.function(self, *inputs)
         if not self.operands:
             return fitting(listed(made), outputs, self.name)

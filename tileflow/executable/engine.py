@@ -65,6 +65,8 @@ class Engine:
         """How often a loop has run this program in the model's call at hand: random streams count it."""
         self.not_finite: tuple[int, str] | None = None
         """The micro-batch of the last call at which a loss was not finite, and what messages call it."""
+        self.alike = False
+        """What ended the last call ended it in every process of a group: it follows from what all of them have."""
         self._seen_version: int | None = None
         self._writes = any(s.kind == "pending" for s in image.segments)
         self._scalars = {role: i for i, role in enumerate(image.scalars.values())}
@@ -127,7 +129,7 @@ class Engine:
             for i in range(first_update, last):
                 self.set_scalars(i, scalars(session.updates + i - first_update))
         words[DUE] = self._seen_version != session.version
-        self._seen_version, self.not_finite, whole = None, None, False
+        self._seen_version, self.not_finite, self.alike, whole = None, None, False, False
         self._stop = stop
         try:
             whole = self.drive(None if self._together else stop)
@@ -137,6 +139,7 @@ class Engine:
             if not whole:
                 self._forget()
             self._count(first_update, whole)
+        self.alike = True
         if whole:
             self._seen_version = session.version
         return self._ports.give(results)
@@ -201,6 +204,7 @@ class Engine:
 
     def _failure(self, status: int, owner: Owner) -> TrainingError:
         """The sentence for a leaf's status."""
+        self.alike = owner.stage != "step" or (status == NOT_FINITE and not owner.part)       # losses are everybody's
         update = self.session.updates + self._words[UPDATE] - self._first_update
         if owner.stage == "gradients":
             return bad_gradient(self._bad_gradients(), update, self._watched)
@@ -218,6 +222,7 @@ class Engine:
     def _update_failed(self, written: bool, here: bool) -> TrainingError:
         """The sentence for an update that would leave weights that are not finite, or has left them; `here`: in this
         process."""
+        self.alike = True
         update = self.session.updates + self._words[UPDATE] - self._first_update
         names = self._lost() if written else self._refused()
         if self._failed is not None:

@@ -65,6 +65,8 @@ class Op:
     an operand among others, as are those that are not named here."""
     no_gradient: ClassVar[str] = ""
     """Why some float input has no gradient, as a user is told it; empty where all have one."""
+    no_file: ClassVar[str] = ""
+    """Why no file of a Program holds it, as a user is told it; empty where its attributes are data."""
     code: ClassVar[Callable[[], str | None] | None] = None
     """Of an operator of a user's: gives a digest of its code as it is now; None: nothing may be kept that was made of
     it. Ours have sources."""

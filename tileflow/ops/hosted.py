@@ -91,6 +91,8 @@ class HostFunction(Op):
     name: ClassVar[str] = "HostFunction"
     onnx: ClassVar[bool] = False
     no_gradient: ClassVar[str] = "no gradient is given for the function that Python runs"
+    no_file: ClassVar[str] = ("is a function of Python's, which is no data; a file names an operator that "
+                              "tileflow.operator declares, whose forward may be custom.python")
 
     function: Callable[..., Any]
     results: tuple[TensorType, ...]

@@ -26,10 +26,12 @@ NO_OTHERS: Others = types.MappingProxyType({})
 
 
 class Fault(ValueError):
-    """What is wrong with a Program, and where: the end of a sentence."""
+    """What is wrong with a Program, and where: the end of a sentence. remedy: what helps, where it is not to write the
+    program again."""
 
-    def __init__(self, at: str, what: str) -> None:
+    def __init__(self, at: str, what: str, remedy: str = "") -> None:
         super().__init__(f"{at} {what}")
+        self.remedy = remedy
 
 
 def shown(value: Any) -> str:

@@ -133,7 +133,8 @@ def load(path: str | os.PathLike[str], tensors: Tensors | Find | None = None) ->
             arrays = [_array(file, *at) if type(at[0]) is int else _resolved(find, *at) for at in places]
             return program_of(structure, arrays)
     except Fault as fault:
-        raise ModelError(f"Program {path} cannot be used: {fault}; write it again from its model.") from None
+        remedy = fault.remedy or "write it again from its model"
+        raise ModelError(f"Program {path} cannot be used: {fault}; {remedy}.") from None
     except OSError as error:
         raise ModelError(f"Program {path} cannot be read: {error.strerror or error}.") from None
 

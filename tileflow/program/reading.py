@@ -188,10 +188,10 @@ class _Scope:
         name, attributes, operands, results, origin = _row(item, 5, at)
         kind = OPS.get(name) if type(name) is str else None
         if kind is None:
-            why = "tileflow lacks"
             if type(name) is str and "::" in name:
-                why = "is not declared: tileflow.operator does that, before the program is read"
-            raise Fault(at, f"is {shown(name)}, an operator that {why}")
+                raise Fault(at, f"is {shown(name)}, an operator that is not declared",
+                            "declare it with tileflow.operator before the program is read")
+            raise Fault(at, f"is {shown(name)}, an operator that tileflow lacks")
         at = f"{at} {name}"
         op = _guarded(lambda: read(attributes, kind, at, self._others), at)
         if op.attributes().get("whole"):

@@ -128,7 +128,8 @@ class _Scope:
         op = node.op
         at = f"{at} {op.name} ({node.origin})"
         if OPS.get(op.name) is not type(op):
-            raise Fault(at, "is an operator that is not in the registry")
+            again = "was declared again since this was compiled" if op.code is not None and op.name in OPS else ""
+            raise Fault(at, op.no_file or again or "is an operator that is not in the registry")
         attributes = written(op, type(op), at, self._others)
         operands = [None if v is None else self.known(v, at) for v in node.inputs]
         results = [self._number(v) for v in node.outputs]

@@ -69,6 +69,7 @@ class Header:
     trainable: the session's. run: what schedules know of the run.
     states: all of the program's, in their order; stored: those whose numbers follow, in theirs. plateaus: what
     schedules have come to.
+    codes: of operators of a user's own, by name (`custom.names.comparable`).
     file: the ONNX file that follows. form: how arguments and results are nested (`forms`; of PyTorch's modules
     `torch.executable`). program: bytes of the text of its structure. digests: of what follows that, the ONNX file
     first.
@@ -102,6 +103,7 @@ class Header:
     stored: tuple[str, ...]
     plateaus: tuple[tuple[str, tuple[float, ...]], ...]
     form: Any
+    codes: tuple[tuple[str, str], ...] | None = None
     file: KeptFile | None = None
     file_nbytes: int = 0
     program: int = 0
@@ -160,7 +162,8 @@ class Opened:
 
     def refused(self, why: object) -> ModelError:
         """The sentence for what is wrong with the file."""
-        return ModelError(f"Executable {self.path} cannot be used: {why}; {NEVER}.")
+        remedy = (isinstance(why, Fault) and why.remedy) or NEVER
+        return ModelError(f"Executable {self.path} cannot be used: {why}; {remedy}.")
 
     def program(self) -> Program:
         """The program (ModelError where it is none, or the file is another one by now)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from ..custom.names import comparable
 from ..executable.engine import Engine
 from ..program.file import parts_of
 from ..program.program import Program
@@ -34,11 +35,13 @@ def export(path: str | os.PathLike[str], source: Source, program: Program, engin
         file = whole_bytes(source.unresolved)
         kept = KeptFile(tuple((port.name, port.dtype) for port in source.inputs), source.plain)
     names = tuple(s.name for s in engine.image.states if s.kind in LASTING) if whole else ()
+    own = {node.op.name for graph in program.parts.values() for node in graph.walk() if node.op.code is not None}
 
     def write(session: Session) -> None:
         header = Header(version=VERSION, whole=whole, inputs=engine.image.inputs,
                         outputs=tuple(v.name for v in engine.outputs),
                         states=engine.image.states, stored=names, file=kept, trainable=session.trainable,
+                        codes=comparable(sorted(own)) or None,
                         assigned=tuple(session.assigned.items()), updates=session.updates,
                         micro_batches=session.micro_batches, **more)
         executable_file.write(path, header, parts, {name: session[name] for name in names}, file)

@@ -2,11 +2,13 @@
 of what differs."""
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..custom.names import differing
 from ..executable.engine import Engine
 from ..memory.types import TensorType
 from ..options.registries import LOSSES
@@ -117,6 +119,10 @@ class Stored:
         wanted = [*header.inputs], [*header.outputs], header.model == "TrainingModel", calls, [*header.states]
         if told != wanted:
             raise self.opened.refused("its header says other inputs, outputs or states than its program has")
+        if others := ", ".join(differing(header.codes or ())):
+            warnings.warn(f"Executable {self.opened.path} was compiled with other code of {others} than is declared "
+                          "now: it may compute other numbers, and gradients that were derived are of the code before. "
+                          "Export the model again with compile_and_export.", stacklevel=2)
         return found
 
 

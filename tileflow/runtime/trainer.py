@@ -100,6 +100,8 @@ class Trainer:
         self._figures: dict[str, float | None] = {}
         """What was measured then."""
         self._group = current()
+        self._alike = False
+        """The run has failed in every process of the group, at the same update."""
         self._stop = Stop(self._group)
         self.loader.stop = self._stop.is_set if self._group is None else None
         self.evaluator = Evaluator(self.model, self.callbacks.compiling, self._stop.is_asked)
@@ -161,7 +163,8 @@ class Trainer:
                     self._epoch()
             except BaseException as error:
                 if isinstance(error, Exception) and not isinstance(error, DataError):
-                    if isinstance(error, (WeightsLostError, ProcessError)) or self.session.parts:
+                    is_torn = self.session.parts and not self._alike
+                    if isinstance(error, (WeightsLostError, ProcessError)) or is_torn:
                         error.add_note(last_good(self.folder, self.has_command))
                     elif self.session.updates:
                         error.add_note(self._save_failed())
@@ -433,6 +436,7 @@ class Trainer:
         try:
             outputs = model.run_call(*batch, first_update=first_update, last_update=last_update)
         except TrainingError as error:
+            self._alike = self._group is not None and model.engine.alike
             row = self.schedule.after(self.updates_in_epoch, self.short_updates)[0]
             if said := not_finite(batch, self.train, self.loader, self.epoch, row):
                 error.add_note(said)
@@ -525,10 +529,15 @@ class Trainer:
     def _save_failed(self) -> str:
         """Keep the state of a failed run apart from the last checkpoint; what to tell the user."""
         try:
-            path = self.save(FAILED)
+            told = saved_failed(self.folder, self.has_command, self.save(FAILED))
         except CheckpointError as error:
-            return f"The state before the failure could not be saved: {error}"
-        return saved_failed(self.folder, self.has_command, path)
+            told = f"The state before the failure could not be saved: {error}"
+        except ProcessError:
+            return last_good(self.folder, self.has_command)
+        if self._group is not None and self._alike:
+            with contextlib.suppress(ProcessError):        # the first one ends soon after another that does not wait
+                self._group.barrier("the state of a run that failed")
+        return told
 
     def resume(self, path: Path) -> None:
         """Take over a checkpoint, and say what has changed since it was made.

@@ -443,6 +443,8 @@ OWN_ENVIRONMENT = (
           "what mpiexec has started, without a call of `tileflow.collective.init()`."),
     _none("TILEFLOW_PIN", "0: processes that train together run on all processors, instead of an equal part for each "
                           "(`tileflow launch --no-pin`)."),
+    _none("TILEFLOW_PATIENCE", "Seconds without a sign of life after which a process that trains with others counts as "
+                               "one that hangs: `tileflow launch --patience` sets it."),
     _none("TILEFLOW_NUM_REPLICAS", "What `popdist.getNumTotalReplicas()` of `tileflow.poptorch` gives: `tileflow "
                                    "launch --num-replicas` sets it."),
     _none("TILEFLOW_IPUS_PER_REPLICA",
