@@ -153,8 +153,8 @@ def quantised_images(size: tuple[int, int] = (24, 40)) -> ModelProto:
     x = data(file.add("Relu", convolved(x, 64, 64, 3, 1)))
     means = data(file.add("ReduceMean", x, axes=[2, 3], keepdims=0))
     scores = data(file.add("Gemm", means, *weights(10, 64), transB=1))
-    return file.model("quantised images", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, *size])], scores,
-                      [1, 10])
+    images = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, *size])
+    return file.model("quantised images", [images], scores, [1, 10])
 
 
 def in_float64(model: ModelProto) -> ModelProto:

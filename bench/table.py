@@ -1,8 +1,8 @@
 """`python -m bench table results.json … --readme README.md`: the README's performance tables, written from results files.
 
-The text between two marks is replaced; nobody edits it by hand. Training steps of PyTorch's own modules have a table and
-marks of their own (`steps_table`); a table of which nothing was measured stays. A row that misses its bound stays as it is, with what limits it
-(notes.toml).
+The text between two marks is replaced; nobody edits it by hand. Training steps of PyTorch's own modules have a table
+and marks of their own (`steps_table`); a table of which nothing was measured stays. A row that misses its bound stays as it
+is, with what limits it (notes.toml).
 """
 from __future__ import annotations
 

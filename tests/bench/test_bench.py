@@ -280,13 +280,15 @@ def test_training_steps_have_a_table_of_their_own(tmp_path: Path) -> None:
     def step(row: str, network: str, threads: int, ratio: float | None, **more: Any) -> Result:
         return replace(result(row, network, threads, ratio, **more), case="training")
     path = file(tmp_path, "r.json", [
-        step("modules", "ViT 6 x 192", 1, 1.25, fraction_of_peak=0.674), step("modules", "ViT 6 x 192", 2, 1.5, fraction_of_peak=0.6),
+        step("modules", "ViT 6 x 192", 1, 1.25, fraction_of_peak=0.674),
+        step("modules", "ViT 6 x 192", 2, 1.5, fraction_of_peak=0.6),
         step("modules-mixed", "ViT 6 x 192 bf16-mixed", 1, 1.75), step("modules", "LSTM", 2, None, note="no")])
     readme = tmp_path / "README.md"
     readme.write_text(f"{table.BEGIN}\nold\n{table.END}\n{steps_table.BEGIN}\nstale\n{steps_table.END}\nafter\n")
     table.main([path, "--readme", str(readme)])
     text = readme.read_text()
-    assert text.startswith(f"{table.BEGIN}\nold\n{table.END}\n{steps_table.BEGIN}\nTraining steps of PyTorch's own modules on ")
+    assert text.startswith(f"{table.BEGIN}\nold\n{table.END}\n{steps_table.BEGIN}\n"
+                           "Training steps of PyTorch's own modules on ")
     assert text.endswith(f"{steps_table.END}\nafter\n")
     assert "stale" not in text
     assert "| ViT 6 x 192 | 1.25 / 1.50 | - / - | 67 % / 60 % | 1.75 / - | - / - |" in text
