@@ -1,5 +1,5 @@
-"""Whether `forward` decides by values of tensors what it computes: TorchScript writes one way of an `if` and no other, and
-two inputs that go the same way show nothing of it."""
+"""Whether `forward` decides by values of tensors what it computes: TorchScript writes one way of an `if` and no other,
+and two inputs that go the same way show nothing of it."""
 from __future__ import annotations
 
 from collections.abc import Sequence
