@@ -39,7 +39,7 @@ class Bridge(Figures):
 
 
 def run(threads: int | None, runs: int) -> list[Bridge]:
-    """All networks; 10 * `runs` turns on either side, the median step of each. Without PyTorch there are none."""
+    """All networks; `runs` turns on either side, the median step of each. Without PyTorch there are none."""
     try:
         import torch
 
@@ -55,7 +55,7 @@ def run(threads: int | None, runs: int) -> list[Bridge]:
                                               torch.optim.AdamW(net.parameters(), lr=1e-4))
         model(x, y)
         engine, arrays = model.compiled, (x.numpy(), y.numpy())
-        pairs = [(_seconds(model, x, y), _seconds(engine, *arrays)) for _ in range(10 * runs + 1)][1:]
+        pairs = [(_seconds(model, x, y), _seconds(engine, *arrays)) for _ in range(runs + 1)][1:]
         ours, own = (statistics.median(pair[side] for pair in pairs) for side in (0, 1))
         found.append(Bridge(f"{layers} layers of {width}, {rows} rows", sum(1 for _ in net.parameters()), threads or 1,
                             ours, own,
