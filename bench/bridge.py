@@ -1,5 +1,5 @@
 """What the bridge to PyTorch adds to a training step: a module's call beside the same compiled model's own call, in
-turns."""
+turns of several steps each, as a loop makes them: one call finds in caches what the one before has left there."""
 from __future__ import annotations
 
 import statistics
@@ -14,6 +14,8 @@ LONG = 5e-3
 """Seconds from which on the ratio is promised."""
 MOST_RATIO, MOST_ADDED = 1.05, 100e-6
 """For such steps, and what shorter ones may take more, in seconds."""
+STEPS = 10
+"""Of a turn."""
 SHAPES = ((1, 16, 4), (8, 128, 64), (8, 256, 512), (24, 256, 512))
 """Layers, width and rows of a residual network of linear layers and layer norms, each with four parameters."""
 
@@ -37,7 +39,7 @@ class Bridge(Figures):
 
 
 def run(threads: int | None, runs: int) -> list[Bridge]:
-    """All networks; `runs` turns of ten steps on either side. Without PyTorch there are none."""
+    """All networks; `runs` turns on either side, the median step of each. Without PyTorch there are none."""
     try:
         import torch
 
@@ -53,7 +55,7 @@ def run(threads: int | None, runs: int) -> list[Bridge]:
                                               torch.optim.AdamW(net.parameters(), lr=1e-4))
         model(x, y)
         engine, arrays = model.compiled, (x.numpy(), y.numpy())
-        pairs = [(_seconds(model, x, y), _seconds(engine, *arrays)) for _ in range(10 * runs + 1)][1:]
+        pairs = [(_seconds(model, x, y), _seconds(engine, *arrays)) for _ in range(runs + 1)][1:]
         ours, own = (statistics.median(pair[side] for pair in pairs) for side in (0, 1))
         found.append(Bridge(f"{layers} layers of {width}, {rows} rows", sum(1 for _ in net.parameters()), threads or 1,
                             ours, own,
@@ -80,6 +82,10 @@ def _network(torch: Any, layers: int, width: int) -> Any:
 
 
 def _seconds(call: Callable[..., Any], *arguments: Any) -> float:
-    began = time.perf_counter()
-    call(*arguments)
-    return time.perf_counter() - began
+    """The median step of a turn."""
+    found = []
+    for _ in range(STEPS):
+        began = time.perf_counter()
+        call(*arguments)
+        found.append(time.perf_counter() - began)
+    return statistics.median(found)

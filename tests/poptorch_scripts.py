@@ -29,10 +29,10 @@ MISSING = f"needs the source documents of the reference system: {FOLDER} names t
 @dataclass(frozen=True)
 class Script:
     """A script of the user guide's. says: how it runs here. edits: replaced on reading, besides its import, by regular
-    expressions; None: it does not run here."""
+    expressions."""
 
     says: str
-    edits: tuple[tuple[str, str], ...] | None = ()
+    edits: tuple[tuple[str, str], ...] = ()
 
 
 NEEDS_WEIGHTS = "the pretrained weights that it downloads are replaced by initial ones"
@@ -83,7 +83,7 @@ def source(name: str) -> str:
     if where is None or not (where / "included" / name).is_file():
         pytest.skip(MISSING)
     text = (where / "included" / name).read_text(encoding="utf-8")
-    for pattern, instead in SCRIPTS[name].edits or ():
+    for pattern, instead in SCRIPTS[name].edits:
         text, count = re.subn(pattern, instead, text)
         assert count, f"{name} has nothing that {pattern} fits"
     return replaced(text)

@@ -17,7 +17,13 @@ from torch_networks import Sign  # noqa: E402
 
 import tileflow.torch  # noqa: E402
 from tileflow.graph import Annotation  # noqa: E402
-from tileflow.system.errors import OptionError, TileflowError, TileflowWarning, UnsupportedError  # noqa: E402
+from tileflow.system.errors import (  # noqa: E402
+    OptionError,
+    TileflowError,
+    TileflowWarning,
+    TypeMismatchError,
+    UnsupportedError,
+)
 
 nn, F = torch.nn, torch.nn.functional
 ask, begin, scope, exporting = tileflow.torch.ask, tileflow.torch.begin, tileflow.torch.scope, tileflow.torch.exporting
@@ -62,6 +68,15 @@ def classes(m: Any, x: Any) -> Any:
     return F.cross_entropy(m.f(x), y, label_smoothing=0.2) + F.cross_entropy(
         m.f(x), y, label_smoothing=0.1, reduction="sum"
     )
+
+
+def mixed_classes(m: Any, x: Any) -> Any:
+    """As when images are mixed: a probability of each class, with weights, smoothed, of rows and of planes."""
+    of_each = torch.tensor([1.0, 2.0, 3.0])
+    z, p = m.f(x), torch.softmax(x[:, :3], 1)
+    planes = F.cross_entropy(z.T[None], p.T[None], of_each, label_smoothing=0.1)
+    smooth = F.cross_entropy(z, p.argmax(1), of_each, ignore_index=1, label_smoothing=0.1)
+    return F.cross_entropy(z, p) + planes + smooth + F.cross_entropy(z[0], p[0], reduction="sum")
 
 
 def no_gradients(m: Any, x: Any) -> Any:
@@ -186,7 +201,15 @@ ROWS: dict[str, Row] = {
         lambda: Module(by_python),
         floats,
         "data-dependent",
-        "compiled in as a constant",
+        "decides by the value of a tensor",
+    ),
+    "probabilities of classes in a cross entropy": (lambda: Module(mixed_classes), floats, "", ""),
+    "the look at variances in `gaussian_nll_loss`": (
+        lambda: Module(lambda m, x: F.gaussian_nll_loss(m.f(x), x[:, :3], torch.exp(m.f(x)), full=True)
+                       + F.gaussian_nll_loss(m.f(x), x[:, :3], torch.sigmoid(m.f(x)), eps=0.5, reduction="sum") / 9),
+        floats,
+        "",
+        "",
     ),
     "inputs that nothing reads": (lambda: Module(lambda m, x, y: m.f(x).square().mean()), lambda: floats() * 2, "", ""),
     "dropout within `nn.LSTM`": (
@@ -254,6 +277,47 @@ def test_the_page_has_these_rows():
         assert [cell.startswith("refused") for cell in (by_export, by_script)] == [bool(words) for words in refused], (
             line
         )
+
+
+@pytest.mark.exhaustive
+def test_torchscript_writes_what_torch_export_writes_wrong():
+    """A Range of numbers of two types, as `torch.arange(1.0, 4)` becomes one, is no operator."""
+    net = Module(lambda m, x: m.f(x) * torch.arange(1.0, 4))
+    x, = floats()
+    with pytest.raises(TypeMismatchError, match="one element type"):
+        inference_model(net, exporter="torch.export")(x)
+    model = inference_model(net)
+    with pytest.warns(TileflowWarning, match=r"is exported by TorchScript, for torch\.export: .* one element type"):
+        torch.testing.assert_close(model(x), net(x).detach())
+    assert model.exported_by == "TorchScript"
+
+
+@pytest.mark.parametrize("decides", [
+    lambda m, x: m.f(x) * 2 if m.f(x).sum() + 100 > 0 else m.f(x),
+    lambda m, x: m.f(x) * 2 if m.f(x).sum().item() > -1e-3 else m.f(x) * 3,
+    lambda m, x: m.f(x)[:, :int((x > -100).sum()) % 2 + 1],
+], ids=["truth", "number", "size"])
+def test_a_way_that_a_value_decides_is_refused_though_all_inputs_go_it(decides: Any) -> None:
+    """The sentence has the line, and it is the value of an input or a parameter that decides."""
+    net = Module(lambda m, x: decides(m, x).square().sum()).eval()
+    with torch.no_grad():
+        net.f.weight.zero_()
+        net.f.bias.fill_(1.0)                               # inputs of either sign give the same values
+    with pytest.raises(UnsupportedError, match=r"decides by the value of a tensor .*test_torch_export\.py:\d+"):
+        inference_model(net, exporter="TorchScript")(*floats())
+
+
+def test_arguments_may_be_checked_and_buffers_asked() -> None:
+    """What only leads to an error, changes nothing, or follows from no input goes on as it is."""
+    def checked(m: Any, x: Any) -> Any:
+        if torch.isnan(x).any():
+            raise ValueError("not a number")
+        assert float(x.abs().max()) < 1e9
+        h = m.f(x) * (2 if m.doubled else 1)
+        return torch.clamp(h, -1e9, 1e9) if torch.isinf(h).any() else h
+
+    net, (x,) = Module(checked, doubled=torch.tensor(True)).eval(), floats()
+    torch.testing.assert_close(inference_model(net, exporter="TorchScript")(x), net(x).detach())
 
 
 @pytest.mark.exhaustive

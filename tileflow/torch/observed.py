@@ -3,6 +3,7 @@ it drew."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from ..system.errors import UnsupportedError
 from ..system.nested import Form, Results
 from .calls import results_of
+from .learning import Learning
 from .tracing import Watching, WithoutDraws, check_hooks, put_back, same
 
 
@@ -49,9 +51,9 @@ def returned_by(call: Callable[[], Any], training: bool) -> tuple[Results, list[
 
 
 def observe(module: torch.nn.Module, form: Form, tensors: Sequence[torch.Tensor], training: bool,
-            after: Observed | None = None) -> Observed:
+            after: Observed | None = None, watched: Learning | None = None) -> Observed:
     """Call the module, without gradients and draws, on tensors of its own; with buffers and plain attributes as they
-    were `after` another call.
+    were `after` another call, `watched` by what follows the tensors that it gets.
 
     Raises:
         UnsupportedError: it writes its parameters, or has gradients of its own where it is to be trained.
@@ -59,7 +61,10 @@ def observe(module: torch.nn.Module, form: Form, tensors: Sequence[torch.Tensor]
     if training:
         check_hooks(module)
     parameters = [(name, p, p._version) for name, p in module.named_parameters()]
-    args, kwargs = form.nested([t.clone() for t in tensors])
+    given = [t.clone() for t in tensors]
+    args, kwargs = form.nested(given)
+    if watched is not None:
+        watched.begin([*given, *module.parameters()])
     with put_back(module):
         with torch.no_grad():
             for name, b in module.named_buffers():
@@ -69,7 +74,7 @@ def observe(module: torch.nn.Module, form: Form, tensors: Sequence[torch.Tensor]
             module.get_submodule(path).__dict__[name] = value
         plain = _plain(module)
         before = {name: b.detach().clone() for name, b in module.named_buffers()}
-        with torch.no_grad(), WithoutDraws() as draws:
+        with torch.no_grad(), WithoutDraws() as draws, watched or nullcontext():
             results, returned, own, losses = returned_by(lambda: module(*args, **kwargs), training)
         now = dict(module.named_buffers())
         changed = {name: now[name] for name, b in before.items() if name in now and not same(now[name], b)}

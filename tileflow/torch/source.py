@@ -4,6 +4,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,14 +21,16 @@ from ..runtime.host import Host, Progress
 from ..runtime.source import Flat, Signature
 from ..runtime.stored import Stored
 from ..state import fitting
-from ..system.errors import TileflowWarning, UnsupportedError
+from ..system.errors import TileflowError, TileflowWarning, UnsupportedError
 from ..system.nested import Form
+from ..system.text import one_line
 from .amend import amend
 from .annotations import Exporter
 from .check import check
-from .export import Exported, exported
+from .decided import check_decided
+from .export import LONGEST, Exported, exported
 from .homes import Homed, own_arrays
-from .observed import observe
+from .observed import Observed, observe
 
 
 class TorchSource(Flat):
@@ -81,18 +84,39 @@ class TorchSource(Flat):
         micro = [x[:t.shape[0]] if t.rank and t.shape[0] < x.shape[0] else x
                  for x, t in zip(given, inputs, strict=True)]
         seen = observe(self.module, self.form, micro, self.training)
-        held = frozenset(name for name in self.homed.canonical.values() if name in self.session)
-        made = exported(self.module, self.form, micro, seen, self.training, self.homed.canonical, held, self.by)
+        own = [TensorType(t.dtype if t.dtype not in FLOATS else str(x.dtype).removeprefix("torch."), t.shape)
+               for t, x in zip(inputs, micro, strict=True)]
+        made, plain = self._read(micro, seen, own)
         if made.reason:
             warnings.warn(
                 f"{type(self.module).__name__} is exported by TorchScript, for {made.reason}.",
                 TileflowWarning,
                 stacklevel=2,
             )
-        own = [TensorType(t.dtype if t.dtype not in FLOATS else str(x.dtype).removeprefix("torch."), t.shape)
-               for t, x in zip(inputs, micro, strict=True)]
-        check(self.module, self.form, micro, seen, made, self._import(made, own, plain=True), Host.of(self.options))
+        if made.by == "TorchScript":
+            check_decided(self.module, self.form, micro, seen, self.training)
+        check(self.module, self.form, micro, seen, made, plain, Host.of(self.options))
         return made, self._import(made, inputs)
+
+    def _read(self, micro: Sequence[torch.Tensor], seen: Observed,
+              own: Sequence[TensorType]) -> tuple[Exported, Imported]:
+        """The module exported, and as a graph of its own types. Of what torch.export writes wrong or in operators that
+        are missing here, TorchScript may write it otherwise."""
+        assert self.form is not None
+        held = frozenset(name for name in self.homed.canonical.values() if name in self.session)
+        rest = self.training, self.homed.canonical, held
+        made = exported(self.module, self.form, micro, seen, *rest, self.by)
+        try:
+            return made, self._import(made, own, plain=True)
+        except TileflowError as error:
+            if self.by is not None or made.by == "TorchScript":
+                raise
+            try:
+                other = exported(self.module, self.form, micro, seen, *rest, "TorchScript")
+                plain = self._import(other, own, plain=True)
+            except TileflowError:
+                raise error from None
+            return replace(other, reason=f"torch.export: {one_line(str(error), LONGEST).rstrip('.')}"), plain
 
     def _import(self, made: Exported, inputs: Sequence[TensorType], plain: bool = False) -> Imported:
         """The exported model as a graph; `plain`: of the module's own types."""

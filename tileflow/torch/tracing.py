@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import math
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -134,7 +135,7 @@ def check_hooks(module: torch.nn.Module) -> None:
                                    "away.")
 
 
-def _smoothed(
+def _cross_entropy(
     input: torch.Tensor,
     target: torch.Tensor,
     weight: torch.Tensor | None = None,
@@ -144,23 +145,52 @@ def _smoothed(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> torch.Tensor | None:
-    """A cross entropy of class numbers with label smoothing, in functions that exporters keep; None where there is none
-    of that kind."""
-    if (
-        not label_smoothing
-        or weight is not None
-        or target.is_floating_point()
-        or size_average is not None
-        or reduce is not None
-    ):
+    """A cross entropy with label smoothing, or with a probability of each class in place of its number, in functions
+    that exporters keep; None where there is neither."""
+    probabilities = target.is_floating_point()
+    if not (label_smoothing or probabilities) or size_average is not None or reduce is not None:
         return None
-    scores = F.log_softmax(input, 1)
-    counted = (target != ignore_index).to(scores.dtype)
-    plain = F.nll_loss(scores, target, ignore_index=ignore_index, reduction="none")
-    each = plain * (1 - label_smoothing) - scores.mean(1) * counted * label_smoothing
+    classes = min(1, input.dim() - 1)
+    count = input.shape[classes]
+    scores = F.log_softmax(input, classes)
+    shape = [1] * input.dim()
+    shape[classes] = count
+    weighted = scores if weight is None else scores * weight.reshape(shape)
+    if probabilities:
+        smooth = target if not label_smoothing else target * (1 - label_smoothing) + label_smoothing / count
+        each, counted = -(weighted * smooth).sum(classes), None
+    else:
+        counts = (target != ignore_index).to(scores.dtype)
+        plain = F.nll_loss(scores, target, weight, ignore_index=ignore_index, reduction="none")
+        each = plain * (1 - label_smoothing) - weighted.sum(classes) * counts * (label_smoothing / count)
+        counted = (counts if weight is None else F.embedding(target * counts.to(target.dtype), weight.unsqueeze(1))
+                   .squeeze(-1) * counts).sum()
     if reduction == "none":
         return each
-    return each.sum() / counted.sum() if reduction == "mean" else each.sum()
+    if reduction == "sum":
+        return each.sum()
+    return each.mean() if counted is None else each.sum() / counted
+
+
+def _gaussian(
+    input: torch.Tensor,
+    target: torch.Tensor,
+    var: torch.Tensor | float,
+    full: bool = False,
+    eps: float = 1e-6,
+    reduction: str = "mean",
+) -> torch.Tensor | None:
+    """A Gaussian's negative logarithm without its look at the variances' sign, by which nothing but an error is
+    decided; None where shapes differ in a way of its own."""
+    if not isinstance(var, torch.Tensor) or var.shape not in (input.shape, (*input.shape[:-1], 1)):
+        return None
+    export = exporting()
+    assert export is not None
+    large = var + export.mark(torch.clamp(var, min=eps) - var, Asked(detached=True))
+    each = 0.5 * (torch.log(large) + (input - target) ** 2 / large)
+    if full:
+        each = each + 0.5 * math.log(2 * math.pi)
+    return each if reduction == "none" else each.sum() if reduction == "sum" else each.mean()
 
 
 def _refuse(
@@ -204,7 +234,7 @@ def _padded(
 
 
 INSTEAD_OF: dict[Any, Callable[..., torch.Tensor | None]] = {
-    F.cross_entropy: _smoothed, F.embedding: _padded, F.ctc_loss: ctc_loss}
+    F.cross_entropy: _cross_entropy, F.gaussian_nll_loss: _gaussian, F.embedding: _padded, F.ctc_loss: ctc_loss}
 """What is computed, while an export is under way, in place of functions of which exporters drop something; None:
 nothing is."""
 
@@ -212,6 +242,8 @@ nothing is."""
 class WithoutDraws(TorchDispatchMode):
     """Nothing is drawn: dropout keeps all, normal numbers are their mean, uniform ones the middle. drew: whether
     something would have been."""
+
+    supports_higher_order_operators = True
 
     def __init__(self) -> None:
         super().__init__()
