@@ -36,5 +36,6 @@ def lines(machine: Mapping[str, Any], results: Sequence[Result]) -> list[str]:
     processor = machine.get("processor") or machine["machine"]
     return [f"Training steps of PyTorch's own modules on {processor}, {machine['cores']} cores "
             f"({', '.join(machine['features'])}), at 1 / 2 threads, beside torch "
-            f"{machine['versions'].get('torch')}: its time over ours; its fastest is the faster of float32 and bfloat16 autocast.", "",
+            f"{machine['versions'].get('torch')}: its time over ours; its fastest is the faster of float32 "
+            "and bfloat16 autocast.", "",
             f"| {' | '.join(HEADS)} |", "|---" * len(HEADS) + "|", *(f"| {' | '.join(line)} |" for line in body)]
