@@ -17,6 +17,7 @@ from tileflow.executable.engine import Engine
 from tileflow.importers.onnx import wrap_model
 from tileflow.importers.onnx.control import MOST_ROOM
 from tileflow.importers.onnx.pieces import steps
+from tileflow.runtime.pieces import MOST_PIECES, PIECE
 from tileflow.system.errors import ModelError, ShapeError, UnsupportedError
 
 NUMBERS = {
@@ -558,3 +559,39 @@ def test_files_may_not_say_anything_of_turns() -> None:
     proto.graph.node[0].attribute[0].g.CopyFrom(whole)
     proto.graph.initializer[list(NUMBERS).index("most")].CopyFrom(onnx.numpy_helper.from_array(np.array(3), "most"))
     assert prepared(proto).run(x_of(8, 16))[0].tolist() == [1, 2]
+
+
+def caching(turns: int) -> onnx.ModelProto:
+    """Appends to a tensor that every turn reads."""
+    body = graph(
+        [
+            node("Concat", ["r", "v"], ["s"], axis=0),
+            node("ReduceMean", ["s"], ["m"], axes=[0], keepdims=1),
+            node("Mul", ["m", "half"], ["w"]),
+            node("Shape", ["s"], ["size"]),
+            node("Constant", [], ["first"], value_int=0),
+            node("Gather", ["size", "first"], ["n"]),
+            node("Constant", [], ["wanted"], value_int=turns),
+            node("Less", ["n", "wanted"], ["short"]),
+            *numbers("w"),
+            node("And", ["short", "fine"], ["more"]),
+        ],
+        [COND, ("w", FLOAT, None), ("s", FLOAT, None)],
+        [*TURN, ("v", FLOAT, None), ("r", FLOAT, None)],
+    )
+    return loop_of(body, ["most", "true", "x", "r"], ["last", "y"], [port("x", [1, 2]), port("r", ["M", 2])])
+
+
+def test_a_loop_that_grows_over_many_turns_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many pieces are kept as there are turns, where they are small; else as many as ever."""
+    given = [np.ones((1, 2), np.float32), np.zeros((1, 2), np.float32)]
+    ready = check(caching(MOST_PIECES + 9), given)
+    pieces = ready._pieces
+    assert pieces is not None
+    before = pieces.compiled
+    ready.run(given)
+    assert pieces.compiled == before > MOST_PIECES
+    monkeypatch.setattr("tileflow.runtime.pieces.MOST_BYTES", MOST_PIECES * PIECE)
+    ready = check(caching(MOST_PIECES + 9), given)
+    assert ready._pieces is not None
+    assert len(ready._pieces._ready) == MOST_PIECES

@@ -21,8 +21,11 @@ from ..system.text import one_line
 from .executable import Recent, make_engine
 from .host import Host, Progress
 
-MOST_PIECES = 64
-"""Pieces that a model keeps, over all sizes and branches; the least recently used goes first."""
+MOST_PIECES, MOST_BYTES = 64, 1 << 28
+"""Pieces that a model keeps, over all sizes and branches; the least recently used goes first. More, where all of them
+hold so many bytes at most: a loop that grows has one for each turn, and would find none where it has one more."""
+PIECE = 1 << 17
+"""Bytes that Python holds of a piece."""
 Compile = Callable[[Graph], Program]
 """A graph to the program that runs it."""
 
@@ -33,6 +36,11 @@ class _Ready:
 
     piece: Piece
     engine: Engine | None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it holds."""
+        return PIECE + (0 if self.engine is None else self.engine.memory.nbytes)
 
 
 class Pieces:
@@ -47,7 +55,7 @@ class Pieces:
         self.outputs = list(self._main.wanted)
         """The names of what `run` gives."""
         self._stored = cutter.texts()
-        self._ready: Recent[tuple[Any, ...], _Ready] = Recent(MOST_PIECES)
+        self._ready: Recent[tuple[Any, ...], _Ready] = Recent(MOST_PIECES, MOST_BYTES, lambda ready: ready.nbytes)
         self._refused: Recent[tuple[Any, ...], None] = Recent(MOST_PIECES)
         """Frames of many turns that were found to be no program, by the same keys."""
         self._turns: dict[_Ready, int] = {}
