@@ -61,7 +61,8 @@ def _brgemm(dtype: str, path: cpu.Cpu, rows: int, vectors: int) -> Any:
             e.prefetch(place, write=True)
         none = e.b.icmp_signed("==", bias, word(0))
         counted, addend = e.b.select(none, word(0), cols), e.b.select(none, b, bias)      # masked or not, a bad address would be slow
-        start = [e.load(e.address(addend, v * lanes * size), kind, e.first(e.b.sub(counted, word(v * lanes)), lanes)) for v in range(vectors)]
+        start = [e.load(e.address(addend, v * lanes * size), kind, e.first(e.b.sub(counted, word(v * lanes)), lanes))
+                 for v in range(vectors)]
 
         def tap(_t: Any, state: list[Any]) -> list[Any]:
             table, at_b, *sums = state
