@@ -40,7 +40,7 @@ class _Ready:
     @property
     def nbytes(self) -> int:
         """Bytes that it holds."""
-        return PIECE + (0 if self.engine is None else self.engine.memory.nbytes)
+        return PIECE + (0 if self.engine is None else self.engine.nbytes)
 
 
 class Pieces:
