@@ -5,13 +5,14 @@ Everything else is refused, by a DynamicOperandError where knowing some operand 
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
-from onnx import GraphProto
+from onnx import GraphProto, helper
 
 from tileflow.graph import Region, Value
 from tileflow.graph.region import closed, draws
@@ -19,6 +20,9 @@ from tileflow.ops.control import INDEX, If, Loop
 from tileflow.ops.shape import normal_axis
 from tileflow.system.errors import ModelError, ShapeError, TileflowError, UnsupportedError
 
+from .declared import declare
+from .domains.marks import DOMAIN
+from .functions import read_names
 from .inner import Control, Inner, Results, Walker
 from .site import DynamicOperandError, Site
 from .unroll import unrolled
@@ -26,6 +30,12 @@ from .versions import form
 
 MOST_TURNS = 1 << 40
 """Turns of a loop; more are as good as endless. PyTorch writes the highest number for none."""
+SOME_TURNS = "SomeTurns"
+"""A Loop that data end, or that gives what it made in every turn, in a model that runs in pieces: it makes as many
+turns as there is room for."""
+ROOM, MOST_ROOM = 1 << 18, 1 << 8
+"""Bytes of what such turns give, and how many they are at most: what is not made is cleared."""
+declare(DOMAIN, SOME_TURNS, "turns:L, condition?:B, carried*:V -> found*:V", body=GraphProto)
 
 
 @form("If")
@@ -65,15 +75,30 @@ def loop(site: Site) -> Control:
 def _loop(site: Site, importer: Walker) -> Results:
     """A region for all turns, or where sizes in the body follow from the turn, or it carries a sequence, each turn in place of the loop."""
     graph: GraphProto = site.attrs["body"]
-    initial = site.inputs[2:]
-    if len(graph.input) != len(initial) + 2 or len(graph.output) < len(initial) + 1:
-        raise ModelError(f"{site.title}: its body has {len(graph.input)} inputs and {len(graph.output)} outputs for {len(initial)} carried values; "
-                         "export the model again")
     try:
         turn = _turn(site, importer, graph)
     except UnsupportedError as error:
         return _unrolled(site, importer, error)
-    return _looped(site, importer, turn)
+    slices = len(turn.made) > len(turn.moving)
+    return _looped(site, importer, turn, partial(_turns, site, bool(turn.go_on), slices))
+
+
+@form(SOME_TURNS, domain=DOMAIN)
+def some_turns(site: Site) -> Control:
+    return partial(_some_turns, site)
+
+
+def _some_turns(site: Site, importer: Walker) -> Results:
+    """A region for all turns; arrays of the turns that there is room for."""
+    try:
+        turn = _turn(site, importer, site.attrs["body"])
+    except DynamicOperandError as error:
+        if error.names.isdisjoint(site.inputs):
+            raise
+        raise UnsupportedError(str(error)) from None                      # what turns change is not compiled in
+    row = sum(v.type.nbytes for v in turn.made[len(turn.moving):])
+    room = max(1, min(MOST_ROOM, ROOM // max(row, 1)))
+    return _looped(site, importer, turn, lambda: (room, [site.value(0), None]))
 
 
 def _unrolled(site: Site, importer: Walker, error: UnsupportedError) -> Results:
@@ -104,6 +129,10 @@ class _Turn:
 def _turn(site: Site, importer: Walker, graph: GraphProto) -> _Turn:
     """The body, in which the number of the turn is computed, and whose shapes stay as they are."""
     initial = site.inputs[2:]
+    if len(graph.input) != len(initial) + 2 or len(graph.output) < len(initial) + 1:
+        raise ModelError(f"{site.title}: its body has {len(graph.input)} inputs and {len(graph.output)} outputs for "
+                         f"{len(initial)} carried values; export the model again")
+    graph = plain_condition(graph)
     scope = importer.opened()
     turn, word = (v.name for v in graph.input[:2])
     formals = [scope.given(turn, INDEX)]
@@ -126,13 +155,33 @@ def _turn(site: Site, importer: Walker, graph: GraphProto) -> _Turn:
     return _Turn(scope, formals, go_on, made, moving)
 
 
-def _looped(site: Site, importer: Walker, turn: _Turn) -> Results:
-    """A Loop of the graph; where it gives slices, turns that are known."""
+def plain_condition(graph: GraphProto) -> GraphProto:
+    """The body or branch with a first output of no dimensions where an If gives it and nothing else reads it: its
+    branches may give one truth value in several shapes, which is the same to a loop."""
+    name = graph.output[0].name
+    at = next((k for k, node in enumerate(graph.node) if name in node.output), -1)
+    chosen = at >= 0 and graph.node[at].op_type == "If" and graph.node[at].domain in ("", "ai.onnx")
+    if not chosen or len(graph.node[at].output) != 1 or Counter(read_names(graph))[name] != 1:
+        return graph
+    copy = GraphProto()
+    copy.CopyFrom(graph)
+    for attribute in (a for a in copy.node[at].attribute if a.g.output):
+        branch = plain_condition(attribute.g)
+        given = branch.output[0].name
+        branch.node.append(helper.make_node("Squeeze", [given], [f"{given}/one"]))
+        branch.output[0].name = f"{given}/one"
+        attribute.g.CopyFrom(branch)
+    return copy
+
+
+def _looped(site: Site, importer: Walker, turn: _Turn,
+            turns: Callable[[], tuple[int, list[Value | None]]]) -> Results:
+    """A Loop of the graph; `turns`: how many it has, and the operands that say so."""
     scope, go_on, made, moving, initial = turn.scope, turn.go_on, turn.made, turn.moving, site.inputs[2:]
     importer.depends(site.node, scope.read)
     captures = _captures([scope])
     region = _drawless(_region(scope, [*go_on, *made], turn.formals, captures))
-    count, operands = _turns(site, bool(go_on), len(made) > len(moving))
+    count, operands = turns()
     outputs = [site.outputs[i] if i < len(site.outputs) else "" for i in (*moving, *range(len(initial), len(site.outputs)))]
     found = site.builder.emit(Loop(region, len(moving), 0, count, bool(go_on)),
                               *operands, *(site.scope.value(initial[i]) for i in moving), *captures, names=tuple(outputs))

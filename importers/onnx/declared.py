@@ -7,7 +7,7 @@ import types
 import typing
 from typing import Any
 
-from onnx import helper
+from onnx import GraphProto, helper
 from onnx.defs import OpSchema
 
 from tileflow.graph import CODES, FLOATS
@@ -21,7 +21,8 @@ KINDS = {"T": FLOATS, "U": FLOATS, "I": ("int32", "int64"), "M": ("int32",), "L"
 """Letters of operand types: operands of one letter have one element type, which is one of these."""
 OPERAND = re.compile(r"(\w+)([?*]?):(\w)(?: (\w+))?")
 SINGLE, OPTIONAL, VARIADIC = (getattr(OpSchema.FormalParameterOption, n) for n in ("Single", "Optional", "Variadic"))
-ATTRIBUTES: dict[Any, str] = {int: "INT", float: "FLOAT", str: "STRING", list[int]: "INTS", list[float]: "FLOATS"}
+ATTRIBUTES: dict[Any, str] = {int: "INT", float: "FLOAT", str: "STRING", list[int]: "INTS", list[float]: "FLOATS",
+                              GraphProto: "GRAPH"}
 
 DECLARED: dict[tuple[str, str], OpSchema] = {}
 """By domain and operator."""

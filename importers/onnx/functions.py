@@ -130,6 +130,16 @@ def free_names(graph: GraphProto) -> Iterator[str]:
     yield from (v.name for v in graph.output if v.name not in made)
 
 
+def read_names(graph: GraphProto) -> Iterator[str]:
+    """Every name that a node reads, those of its inner graphs and what they give included, and what the graph gives,
+    each time that it is read."""
+    for node in graph.node:
+        yield from node.input
+        for inner in graphs_of(node):
+            yield from read_names(inner)
+    yield from (v.name for v in graph.output)
+
+
 def _rename_graph(graph: GraphProto, names: Mapping[str, str], prefix: str, attributes: Mapping[str, AttributeProto]) -> None:
     nodes = [_renamed(node, names, prefix, attributes) for node in graph.node]
     del graph.node[:]

@@ -13,10 +13,12 @@ from typing import Any
 
 from llvmlite import ir
 
+from ..gemm.micro import AHEAD, LINE
 from ..gemm.pairs import dot_pairs
 from ..isa import cpu
 from ..isa.half import summed
 from ..isa.vector import ELEMENTS, WORD, Emitter, as_intrinsic, itemsize, vector, word
+from ..machine.inner import register_jitable
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,8 @@ def _brgemm(dtype: str, path: cpu.Cpu, rows: int, vectors: int) -> Any:
             e.prefetch(place, write=True)
         none = e.b.icmp_signed("==", bias, word(0))
         counted, addend = e.b.select(none, word(0), cols), e.b.select(none, b, bias)      # masked or not, a bad address would be slow
-        start = [e.load(e.address(addend, v * lanes * size), kind, e.first(e.b.sub(counted, word(v * lanes)), lanes)) for v in range(vectors)]
+        start = [e.load(e.address(addend, v * lanes * size), kind, e.first(e.b.sub(counted, word(v * lanes)), lanes))
+                 for v in range(vectors)]
 
         def tap(_t: Any, state: list[Any]) -> list[Any]:
             table, at_b, *sums = state
@@ -68,6 +71,8 @@ def _brgemm(dtype: str, path: cpu.Cpu, rows: int, vectors: int) -> Any:
             def channel(at: Any, state: list[Any]) -> list[Any]:
                 at_b, *sums = state
                 right = [e.load(e.address(at_b, v * lanes * size), terms) for v in range(vectors)]
+                for line in range(0, wide * size, LINE):                     # the first pixels wait for weights at every step
+                    e.prefetch(e.address(at_b, AHEAD + line))
                 for i in range(rows):
                     left = e.splat(e.load(e.address(lefts[i], at), element), lanes)
                     for v in range(vectors):
@@ -117,6 +122,33 @@ def brgemm(dtype: str, path: cpu.Cpu, rows: int, vectors: int) -> Any:
     return as_intrinsic(f"tileflow_brgemm_{dtype}_{path.name}_{rows}_{vectors}",
                         "cols, taps, depth, sources, tap_step, shift, b, b_tap, bias, places, column, accumulate", path,
                         _brgemm(dtype, path, rows, vectors))
+
+
+SUMS = 8
+"""Vectors of sums that hide the latency of their additions: fewer pixels than that takes are no quicker."""
+
+
+@functools.cache
+def brgemm_rows(dtype: str, path: cpu.Cpu, rows: int, vectors: int) -> Any:
+    """Numba-callable `brgemm_rows(count, cols, ...)`: `brgemm` over `count` rows, in blocks of `rows`, and of few for
+    those that would fill no whole one. Tables hold a multiple of `rows`; the other arguments are those of `brgemm`."""
+    few = min(rows, -(-SUMS // vectors))
+    whole, part = brgemm(dtype, path, rows, vectors), brgemm(dtype, path, few, vectors)
+
+    @register_jitable
+    def each(count, cols, taps, depth, sources, tap_step, shift, b, b_tap, bias, places, column,  # type: ignore
+             accumulate):
+        at = 0
+        while at < count:
+            if (count - at + few - 1) // few * few >= rows:
+                whole(cols, taps, depth, sources + at * 8, tap_step, shift, b, b_tap, bias, places + at * 8, column,
+                      accumulate)
+                at += rows
+            else:
+                part(cols, taps, depth, sources + at * 8, tap_step, shift, b, b_tap, bias, places + at * 8, column,
+                     accumulate)
+                at += few
+    return each
 
 
 def _over_pixels(dtype: str, path: cpu.Cpu, rows: int) -> Any:

@@ -18,7 +18,7 @@ from ..machine.call import Call, In, Out, Work
 from ..machine.called import CALLED
 from ..machine.leaf import Leaf, Numbers
 from ..machine.places import address_of
-from .brgemm import brgemm, width
+from .brgemm import brgemm_rows, width
 from .indirection import fill_table, phase_pixels, phase_taps, taps_before
 from .panels import WeightPanels
 from .problem import UNITS, ConvProblem, speed
@@ -107,7 +107,7 @@ def _panels(dtype: str, path: cpu.Cpu) -> Leaf:
 @functools.cache
 def _leaf(dtype: str, path: cpu.Cpu, rows: int) -> Leaf:
     size, wide = itemsize(dtype), width(dtype, path)
-    multiply, finish = brgemm(dtype, path, rows, path.tile.vectors), finisher()
+    multiply, finish = brgemm_rows(dtype, path, rows, path.tile.vectors), finisher()
 
     def conv_direct(x, panels, bias, y, indirection, table, spare, s, lo, hi, epilogue, rest):  # type: ignore
         c, oc, groups = s.c, s.oc, s.groups
@@ -133,10 +133,9 @@ def _leaf(dtype: str, path: cpu.Cpu, rows: int) -> Leaf:
                             o = tile * wide
                             panel = address_of(panels) + (((group * tiles + tile) * s.taps + before + t0) * c + c0) * wide * size
                             addend = address_of(bias) + (group * oc + o) * size if s.biased != 0 and c0 + t0 == 0 else 0
-                            for p in range(strip, min(strip + STRIP, count), rows):
-                                multiply(min(wide, oc - o), min(s.taps_deep, met - t0), min(s.deep, c - c0) * size,
-                                         addresses + ((1 + t0) * pitch + p) * 8, pitch * 8, c0 * size, panel, c * wide * size, addend,
-                                         addresses + p * 8, o * size, c0 + t0 > 0)
+                            multiply(min(STRIP, count - strip), min(wide, oc - o), min(s.taps_deep, met - t0),
+                                     min(s.deep, c - c0) * size, addresses + ((1 + t0) * pitch + strip) * 8, pitch * 8,
+                                     c0 * size, panel, c * wide * size, addend, addresses + strip * 8, o * size, c0 + t0 > 0)
             o = first_tile * wide
             finish(epilogue, rest, count, min(s.part * wide, oc - o), address_of(y), (first * groups + group) * oc + o,
                    groups * oc, group * oc + o)

@@ -21,7 +21,7 @@ from ..machine.inner import register_jitable
 from ..machine.leaf import Leaf
 from ..machine.places import address_of
 from . import direct
-from .brgemm import Block, block, brgemm, width
+from .brgemm import Block, block, brgemm_rows, width
 from .direct import STRIP, DirectSizes, sums_at_a_time, unit_of_range, weight_panels
 from .indirection import fill_table, phase_pixels, phase_taps, taps_before
 from .panels import WeightPanels, converted
@@ -81,7 +81,7 @@ def _as_they_lie() -> Any:
 @functools.cache
 def _leaf(dtype: str, path: cpu.Cpu, of: Block, pairs: bool) -> Leaf:
     term, size = (dtype, 2) if pairs else ("f4", 4)
-    rows, wide, multiply = of.rows, of.vectors * path.lanes(4), brgemm(term, path, of.rows, of.vectors)
+    rows, wide, multiply = of.rows, of.vectors * path.lanes(4), brgemm_rows(term, path, of.rows, of.vectors)
     outside, meet = _as_they_lie() if pairs else _widened(dtype, path)
     widen, narrow, finish = widen_rows(dtype), narrow_rows(dtype), finisher()
 
@@ -116,11 +116,10 @@ def _leaf(dtype: str, path: cpu.Cpu, of: Block, pairs: bool) -> Leaf:
                             column = (tile - first_tile) * wide
                             panel = address_of(panels) + (((group * tiles + tile) * s.taps + before + t0) * c + c0) * wide * size
                             addend = zero + (c + group * oc + tile * wide) * 4 if s.biased != 0 and c0 + t0 == 0 else 0
-                            for p in range(strip, min(strip + STRIP, count), rows):
-                                multiply(min(wide, cols - column), min(s.taps_deep, met - t0),
-                                         min(s.deep, c - c0) * size,
-                                         addresses + ((1 + t0) * pitch + p) * 8, pitch * 8, c0 * size, panel,
-                                         c * wide * size, addend, places + p * 8, column * 4, c0 + t0 > 0)
+                            multiply(min(STRIP, count - strip), min(wide, cols - column), min(s.taps_deep, met - t0),
+                                     min(s.deep, c - c0) * size,
+                                     addresses + ((1 + t0) * pitch + strip) * 8, pitch * 8, c0 * size, panel,
+                                     c * wide * size, addend, places + strip * 8, column * 4, c0 + t0 > 0)
             pixel = groups * oc * 2
             if table[count - 1] - table[0] == (count - 1) * pixel:
                 narrow(count, cols, address_of(sums), row, table[0], pixel)

@@ -133,6 +133,24 @@ def test_planar_volumes(name: str) -> None:
     check_kernel(over_weights.op, x, g, rtol=2e-5, atol=1e-3)
 
 
+@pytest.mark.parametrize("path", paths.PATHS)
+@pytest.mark.parametrize("taps", [1, 3])
+def test_pixels_that_fill_no_block_have_the_bits_of_those_that_do(path: str, taps: int) -> None:
+    """However many pixels there are, up to two blocks and one: each is summed as among many."""
+    with cpu.forced(path):
+        most = 2 * cpu.current().tile.rows + 1
+        x, w = last(normal(1, 37, most + taps - 1)), normal(41, 37, taps, seed=1)
+
+        def found(pixels: int) -> Array:
+            given = np.ascontiguousarray(x[:, :pixels + taps - 1])
+            forward = forms(Conv(), (1, 37, pixels + taps - 1), w.shape)[0]
+            return run_kernel(forward, given, w)[0]
+        whole = found(most)
+        for pixels in range(1, most):
+            np.testing.assert_array_equal(found(pixels), whole[:, :pixels])
+
+
+
 def test_as_accurate_as_torch() -> None:
     """Mean errors of one class: 0.6 to 1.1 of PyTorch's where oneDNN runs its AVX2 kernels, up to 1.5 with its AVX-512 ones, of shorter sums."""
     torch = needs("torch")

@@ -507,14 +507,14 @@ class Refused(Exception):
 def use_pieces(path: Path, run: bool = False) -> tuple[dict[str, np.ndarray], list[Any]] | None:
     """A model runs in pieces, by the operators' references, or compiled where `run`: its inputs and outputs, or None where it would be too long."""
     import warnings
+    from unittest.mock import patch
 
-    from tileflow.importers.onnx import load_model, resolved
+    from tileflow.importers.onnx import control, load_model, resolved
     from tileflow.importers.onnx.hosted import loops
     from tileflow.importers.onnx.pieces import Cutter
     from tileflow.runtime.host import Host
     from tileflow.runtime.pieces import Pieces
     from tileflow.state import Session
-    loops.MOST_TURNS = TURNS
     model = load_model(path)
     shapes = {p.name: tuple(d if isinstance(d, int) else 2 for d in p.dims or ()) for p in model.inputs}
     if any(np.prod(shape, dtype=object) > 1 << 12 or p.dtype != "float32" for p, shape in zip(model.inputs, shapes.values(), strict=True)):
@@ -522,7 +522,8 @@ def use_pieces(path: Path, run: bool = False) -> tuple[dict[str, np.ndarray], li
     data = {name: np.linspace(-1, 2, int(np.prod(shape))).astype(np.float32).reshape(shape) for name, shape in shapes.items()}
     kind = Pieces if run else _referring()
     pieces = kind(Cutter(resolved(model)), Session(), Host(1), compiled)
-    with warnings.catch_warnings():
+    few = patch.object(loops, "MOST_TURNS", TURNS), patch.object(control, "MOST_ROOM", TURNS)
+    with warnings.catch_warnings(), few[0], few[1]:
         warnings.simplefilter("ignore", RuntimeWarning)                            # NumPy's references, of numbers that no operator is for
         try:
             return data, pieces.run(data)
@@ -552,7 +553,7 @@ def _referring() -> Any:
     from tileflow.runtime.pieces import Pieces
 
     class Referring:
-        repeats = 0
+        repeats = nbytes = 0
 
         def __init__(self, graph: Any, weights: Any) -> None:
             self.graph, self.weights = check_size(graph), {s.input.name: weights[s.name] for s in graph.states}

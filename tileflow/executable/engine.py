@@ -72,6 +72,11 @@ class Engine:
         self._scalars = {role: i for i, role in enumerate(image.scalars.values())}
         self._point(self._ports.fixed())
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that it holds."""
+        return self.memory.nbytes
+
     def _moment(self, ahead: int) -> tuple[int, int]:
         """The update under way, and the micro-batch of the call that is so many ahead of the counter."""
         micro = self._words[MICRO] + ahead

@@ -72,6 +72,11 @@ class EngineMemory:
         self.hyper = self.bytes_at(Span(virtual(hyper), nbytes)).view(np.float64).reshape(image.iterations, -1)
         """[updates of a call, hyper-parameters]."""
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it holds."""
+        return sum(segment.nbytes for segment in self.segments if segment is not None)
+
     def real(self, addresses: np.ndarray) -> np.ndarray:
         """Virtual addresses (int64) as what they are here; 0 stays 0."""
         return self._bases[addresses >> SEGMENT_BITS] + (addresses & ((1 << SEGMENT_BITS) - 1))

@@ -98,23 +98,26 @@ class CallTypes:
 
 
 class Recent(Generic[K, V]):
-    """The things made last, by key: at most `most`."""
+    """The things made last, by key: at most `most`, and more as long as all that are there hold `room` bytes at most;
+    `held`: how many a thing holds."""
 
-    def __init__(self, most: int = MOST_PROGRAMS) -> None:
+    def __init__(self, most: int = MOST_PROGRAMS, room: int = 0, held: Callable[[V], int] = lambda thing: 0) -> None:
         self._made: OrderedDict[K, V] = OrderedDict()
-        self._most = most
+        self._most, self._room, self._held, self._bytes = most, room, held, 0
 
     def get(self, key: K, make: Callable[[], V]) -> V:
         """What belongs to the key, made if need be."""
         if key not in self._made:
-            self._made[key] = make()
-            while len(self._made) > self._most:
-                self._made.popitem(last=False)
+            self._made[key] = made = make()
+            self._bytes += self._held(made)
+            while len(self._made) > self._most and (not self._room or self._bytes > self._room):
+                self._bytes -= self._held(self._made.popitem(last=False)[1])
         self._made.move_to_end(key)
         return self._made[key]
 
     def clear(self) -> None:
         self._made.clear()
+        self._bytes = 0
 
     def __contains__(self, key: object) -> bool:
         return key in self._made

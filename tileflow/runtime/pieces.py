@@ -16,13 +16,16 @@ from ..importers.onnx.model import OTHER_TYPES
 from ..importers.onnx.pieces import Cutter, Frame, Piece, Step, run_hosted
 from ..program.program import Program
 from ..state import Session, build
-from ..system.errors import OutOfMemoryError, TypeMismatchError
+from ..system.errors import OutOfMemoryError, TileflowError, TypeMismatchError
 from ..system.text import one_line
 from .executable import Recent, make_engine
 from .host import Host, Progress
 
-MOST_PIECES = 64
-"""Pieces that a model keeps, over all sizes and branches; the least recently used goes first."""
+MOST_PIECES, MOST_BYTES = 64, 1 << 28
+"""Pieces that a model keeps, over all sizes and branches; the least recently used goes first. More, where all of them
+hold so many bytes at most: a loop that grows has one for each turn, and would find none where it has one more."""
+PIECE = 1 << 17
+"""Bytes that Python holds of a piece."""
 Compile = Callable[[Graph], Program]
 """A graph to the program that runs it."""
 
@@ -33,6 +36,11 @@ class _Ready:
 
     piece: Piece
     engine: Engine | None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it holds."""
+        return PIECE + (0 if self.engine is None else self.engine.nbytes)
 
 
 class Pieces:
@@ -47,7 +55,9 @@ class Pieces:
         self.outputs = list(self._main.wanted)
         """The names of what `run` gives."""
         self._stored = cutter.texts()
-        self._ready: Recent[tuple[Any, ...], _Ready] = Recent(MOST_PIECES)
+        self._ready: Recent[tuple[Any, ...], _Ready] = Recent(MOST_PIECES, MOST_BYTES, lambda ready: ready.nbytes)
+        self._refused: Recent[tuple[Any, ...], None] = Recent(MOST_PIECES)
+        """Frames of many turns that were found to be no program, by the same keys."""
         self._turns: dict[_Ready, int] = {}
         """How often the call at hand has run a piece: in loops."""
         self.compiled = 0
@@ -91,9 +101,24 @@ class Pieces:
         return [here[name] for name in wanted]
 
     def _hosted(self, step: Step, here: Mapping[str, Datum]) -> dict[str, Datum]:
-        def body(frame: Frame, data: Sequence[Datum]) -> list[Datum]:
-            return self._run(frame, {**here, **{port.name: x for port, x in zip(frame.formals, data, strict=True)}})
-        return run_hosted(step, here, body)
+        def around(frame: Frame, data: Sequence[Datum]) -> dict[str, Datum]:
+            return {**here, **{port.name: x for port, x in zip(frame.formals, data, strict=True)}}
+        return run_hosted(step, here, lambda frame, data: self._run(frame, around(frame, data)),
+                          lambda frame, data: self._whole(frame, around(frame, data)))
+
+    def _whole(self, frame: Frame, env: Mapping[str, Datum]) -> list[Datum] | None:
+        """What a frame of one step wants, where that step can be compiled; else None, for there is another way."""
+        here = {name: env[name] for name in frame.reads if name in env}
+        key = self._key(frame, here)
+        if key not in self._ready:
+            if key in self._refused:
+                return None
+            try:
+                self._piece(frame, here)
+            except TileflowError:                               # the other way may meet the same, and then says it
+                self._refused.get(self._key(frame, here), lambda: None)
+                return None
+        return self._run(frame, env)
 
     def _piece(self, frame: Frame, here: Mapping[str, Datum]) -> _Ready:
         """The next piece of a frame for what is there, compiled if need be. A cut finds out which values decide, so it may be asked twice."""

@@ -1,7 +1,7 @@
-"""Loops whose turns or sizes follow from data: Loop, Scan, SequenceMap. Each turn runs the body as programs of its own."""
+"""Loops whose turns or sizes follow from data: Loop, Scan, SequenceMap. A turn runs the body as programs of its own,
+or many turns are one program."""
 from __future__ import annotations
 
-from itertools import count as counted
 from typing import Any
 
 import numpy as np
@@ -22,15 +22,20 @@ def loop(attrs: Attributes, most: np.ndarray | None = None, condition: np.ndarra
     limit = None if most is None else int(most.reshape(-1)[0])
     scans: list[list[np.ndarray]] = [[] for _ in body.results[1 + len(state):]]
     going = condition is None or bool(condition.reshape(-1)[0])
-    for turn in counted():
-        if not going or (limit is not None and turn >= limit):
-            break
+    most_turns = MOST_TURNS + 1 if limit is None else limit
+    turn, together = 0, True
+    while going and turn < most_turns:
         _check_turn(attrs, turn)
-        more, *made = body(np.array(turn, np.int64), np.array(True), *state)
-        going = bool(more.reshape(-1)[0])
-        state = made[:len(state)]
-        for rows, row in zip(scans, made[len(state):], strict=True):
-            rows.append(row)
+        many = body.turns(turn, min(most_turns, MOST_TURNS) - turn, state) if together else None
+        if many is not None:
+            turn, going, state, made = many
+        else:
+            together = turn == 0                                      # what the first turn changes may stay from then on
+            more, *found = body(np.array(turn, np.int64), np.array(True), *state)
+            turn, going, state = turn + 1, bool(more.reshape(-1)[0]), found[:len(state)]
+            made = [[row] for row in found[len(state):]]
+        for rows, new in zip(scans, made, strict=True):
+            rows += new
     return [*state, *(_stacked(attrs, rows, port) for rows, port in zip(scans, body.results[1 + len(state):], strict=True))]
 
 

@@ -15,25 +15,38 @@ from ..model import title
 from ..site import python_value
 from ..tensors import SHOWN
 from .steps import Frame, Step
+from .turns import TurnsMade
 
 RunBody = Callable[[Frame, Sequence[Datum]], list[Datum]]
 """Runs a body on the data of its inputs."""
+TryBody = Callable[[Frame, Sequence[Datum]], "list[Datum] | None"]
+"""The same where all of the body is one program; None where it is none."""
 
 
 class Body:
     """An inner graph as a function of the data of its inputs. results: its outputs as the file declares them."""
 
-    def __init__(self, frame: Frame, run: RunBody, where: str) -> None:
-        self._frame, self._run, self._where, self.results = frame, run, where, frame.results
+    def __init__(self, step: Step, frame: Frame, run: RunBody, attempt: TryBody) -> None:
+        self._step, self._frame, self._run, self._attempt, self.results = step, frame, run, attempt, frame.results
 
     def __call__(self, *data: Datum) -> list[Datum]:
         if len(data) != len(self._frame.formals):
-            raise ModelError(f"{self._where} gives its inner graph {len(data)} inputs, and that has {len(self._frame.formals)}; "
-                             f"export the model again")
+            raise ModelError(f"{title(self._step.node)} gives its inner graph {len(data)} inputs, and that has "
+                             f"{len(self._frame.formals)}; export the model again")
         return self._run(self._frame, data)
 
+    def turns(self, turn: int, most: int, state: Sequence[Datum]) -> TurnsMade | None:
+        """For the body of a Loop: what turns from this one on come to, at least one and at most so many, in one
+        program; None where there is none."""
+        together = self._step.turns()
+        if together is None:
+            return None
+        many, frame = together
+        made = self._attempt(frame, many.given(most, turn, state))
+        return None if made is None else many.found(turn, state, made)
 
-def run_hosted(step: Step, data: Mapping[str, Datum], run: RunBody) -> dict[str, Datum]:
+
+def run_hosted(step: Step, data: Mapping[str, Datum], run: RunBody, attempt: TryBody) -> dict[str, Datum]:
     """What a step makes, by name.
 
     Raises:
@@ -44,7 +57,8 @@ def run_hosted(step: Step, data: Mapping[str, Datum], run: RunBody) -> dict[str,
     assert form is not None
     try:
         with np.errstate(all="ignore"):
-            found = form.function(_attributes(step, run), *[data[name] if name else None for name in node.input])
+            operands = [data[name] if name else None for name in node.input]
+            found = form.function(_attributes(step, run, attempt), *operands)
     except TileflowError:
         raise
     except (ValueError, TypeError, IndexError, KeyError, OverflowError, AttributeError, np.exceptions.AxisError) as error:
@@ -54,7 +68,7 @@ def run_hosted(step: Step, data: Mapping[str, Datum], run: RunBody) -> dict[str,
     return {name: array for name, array in zip(node.output, found, strict=False) if name}
 
 
-def _attributes(step: Step, run: RunBody) -> Attributes:
+def _attributes(step: Step, run: RunBody, attempt: TryBody) -> Attributes:
     node = step.node
     opset = step.opset.get("" if node.domain == "ai.onnx" else node.domain, 0)
     if step.attributes is None:
@@ -63,6 +77,6 @@ def _attributes(step: Step, run: RunBody) -> Attributes:
                            for name, a in (schema.attributes if schema is not None else {}).items()
                            if a.default_value.name}
         step.attributes |= {a.name: python_value(a) for a in node.attribute}
-    values = {name: Body(step.body(name), run, title(node)) if isinstance(value, GraphProto) else value
+    values = {name: Body(step, step.body(name), run, attempt) if isinstance(value, GraphProto) else value
               for name, value in step.attributes.items()}
     return Attributes(values, title(node), opset, list(node.output))

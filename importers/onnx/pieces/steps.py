@@ -8,9 +8,11 @@ from typing import Any
 
 from onnx import AttributeProto, GraphProto, NodeProto, helper
 
+from ..domains.marks import DOMAIN
 from ..functions import free_names, renamed_graph
 from ..model import Port, port_of
 from ..unfold import graphs_of
+from .turns import ManyTurns, many_turns
 
 MOST_KEPT = 256
 """Frames that are kept to follow one, and expansions of a step: ever new sizes make ever new ones."""
@@ -28,6 +30,9 @@ class Step:
     """What its inner graphs are, by attribute, once they were asked for."""
     expansions: dict[object, list[Step]] = field(default_factory=dict)
     """What it became where it stood for other nodes, by what decided that: the same steps each time."""
+    together: tuple[ManyTurns, Frame] | None = None
+    """The turns of a Loop as a frame of one step, once it was asked for, where it has such a form."""
+    _asked: bool = False
     attributes: dict[str, Any] | None = None
     """Those of the node, the schema's defaults included, graphs as they are: once they were asked for."""
 
@@ -44,6 +49,17 @@ class Step:
             self.bodies[name] = frame_of(steps, [v.name for v in graph.output], tuple(port_of(v) for v in graph.input),
                                          tuple(port_of(v) for v in graph.output))
         return self.bodies[name]
+
+    def turns(self) -> tuple[ManyTurns, Frame] | None:
+        """Many turns of a Loop as one step, and the frame of it; None where it has no such form."""
+        if not self._asked:
+            self._asked = True
+            many = many_turns(self.node)
+            if many is not None:
+                step = Step(many.node, {**self.opset, DOMAIN: 1})
+                formals = tuple(Port(name, "", None) for name in many.inputs)
+                self.together = many, frame_of([step], list(many.node.output), formals)
+        return self.together
 
 
 _numbers = itertools.count()

@@ -1,8 +1,9 @@
 """Transposed convolutions whose kernels are as large as their strides, over planes: each pixel becomes a block of its own.
 
-The blocks of some lines of the image are one matrix product, [filters x taps, channels] times [channels, pixels], in the worker's scratch; its
-rows are then woven into lines of the result, which are written once. Weights are read by rows, so they are turned first. Pixels of a large image,
-whose channels lie pages apart, are laid into strips beside the product.
+The blocks of some lines of the image are one matrix product, [filters x taps, channels] times [channels, pixels], in
+the worker's scratch; its rows are then woven into lines of the result, which are written once. Weights are read by
+rows, so they are turned first. Pixels of a large image, whose channels lie pages apart, are laid into strips beside the
+product.
 """
 from __future__ import annotations
 
