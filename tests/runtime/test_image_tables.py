@@ -4,6 +4,8 @@ from __future__ import annotations
 import gc
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -348,3 +350,19 @@ def test_what_pillows_images_become(files: list[Path]):
     own = open_data(Rows(files), collate_fn=lambda rows: (np.stack([np.asarray(r[0]) for r in rows]),
                                                          np.array([r[1] for r in rows])))
     assert own.train.inputs["x"].shape == (COUNT, 8, 10, 3)               # one's own function gets them as they are
+
+
+def test_a_copy_of_the_process_leaves_what_was_unpacked() -> None:
+    """A forked child that ends is not the end of the file, and the end of its maker is."""
+    script = """
+import os, sys
+from tileflow.feed.unpacked import Unpacked
+made = Unpacked([(b"one", "a"), (b"three", "b")])
+if not os.fork():
+    sys.exit(0)
+os.wait()
+print(made[1].opened().read().decode(), made.file)
+"""
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    assert said[0] == "three"
+    assert not os.path.exists(said[1])

@@ -43,7 +43,7 @@ class Unpacked(Sequence[Content]):
             DataError: the folder of temporary files has no room.
         """
         handle, self.file = tempfile.mkstemp(prefix="tileflow-", suffix=".unpacked")
-        weakref.finalize(self, _remove, self.file)
+        weakref.finalize(self, _remove, self.file, os.getpid())
         ends, names = [0], []
         try:
             with os.fdopen(handle, "wb") as file:
@@ -75,6 +75,7 @@ class Unpacked(Sequence[Content]):
         return Content(self.file, start, end - start, name)
 
 
-def _remove(path: str) -> None:
-    if os.path.exists(path):
+def _remove(path: str, maker: int) -> None:
+    """Remove a file, unless this is a copy of the process that made it."""
+    if os.getpid() == maker and os.path.exists(path):
         os.unlink(path)
