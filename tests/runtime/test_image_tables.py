@@ -194,7 +194,7 @@ def test_tables_of_images_without_room(files: list[Path], tmp_path: Path, monkey
     with pytest.raises(OutOfMemoryError, match=r"A part of table .*big.parquet needs .* smaller row groups"):
         open_data(big)
     monkeypatch.setattr("tempfile.mkstemp", lambda **_: (_full(), "/dev/full"))
-    monkeypatch.setattr("tileflow.feed.unpacked._remove", lambda path: None)
+    monkeypatch.setattr("tileflow.feed.unpacked._remove", lambda *_: None)
     with pytest.raises(DataError, match=r"a temporary file, and /dev does not take them: No space left .* TMPDIR"):
         open_data(path)
 
