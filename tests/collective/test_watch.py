@@ -3,8 +3,10 @@ processes get."""
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import struct
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +17,7 @@ import numpy as np
 import pytest
 
 from tileflow.cli import main
-from tileflow.collective import launch, patience, pinning
+from tileflow.collective import hosts, launch, patience, pinning
 from tileflow.collective.frames import BEAT, END, EVERY, FAILED, HEAD, HELLO, LEFT, STOP, Line
 from tileflow.collective.pulse import Pulse
 from tileflow.collective.watch import Watch
@@ -111,6 +113,37 @@ def test_a_process_has_not_ended_before_its_last_word_is_heard(monkeypatch: pyte
     pulse.leave()
     pulse.close()
     assert watch.members[0].left
+    watch.close()
+
+
+def test_a_request_to_end_reaches_who_works_and_nobody_who_leaves(monkeypatch: pytest.MonkeyPatch):
+    """A process whose work is over would be killed by it, for nobody there listens to the signal any longer."""
+    came: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: came.append(number))
+    try:
+        for leaves in (False, True):
+            watch = Watch(1)
+            pulse = Pulse(watch.told, 0, "here", "the launcher")
+            LINES.append(pulse._line)
+            until(lambda watch=watch: 0 in watch.members)
+            if leaves:
+                pulse.leave()
+            watch.stop()
+            time.sleep(2 * EVERY)
+            watch.close()
+            assert came == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize(("code", "asked", "found"), [(15, True, 130), (143, True, 130), (15, False, 15), (0, True, 0),
+                                                      (3, True, 3)])
+def test_a_request_that_ends_a_process_is_an_interruption(code: int, asked: bool, found: int):
+    watch = Watch(1)
+    if asked:
+        watch.stop()
+    child = subprocess.Popen([sys.executable, "-c", f"raise SystemExit({code})"])
+    assert hosts._watched(child, watch).code == found
     watch.close()
 
 

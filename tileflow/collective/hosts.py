@@ -16,6 +16,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from ..system.errors import OptionError, see
+from ..system.exit_codes import INTERRUPTED
 from .frames import GRACE
 from .group import TOLD
 from .launch import FINAL, LOOK, End, passed_on
@@ -199,6 +200,8 @@ def _watched(child: subprocess.Popen[bytes], watch: Watch) -> End:
         time.sleep(LOOK)
     code = child.returncode or 0
     if watch.first is None:
+        if watch.asked and code in (signal.SIGTERM, 128 + signal.SIGTERM):
+            code = INTERRUPTED                       # the request has met one that did not listen yet, or any longer
         return End(code, f"mpiexec ended with code {code}" if code else "", bool(code) and code not in FINAL,
                    shown=bool(watch.members))
     return End(1 if watch.mute or code <= 0 else code, watch.sentence(), watch.mute or code not in FINAL)

@@ -33,7 +33,7 @@ class Pulse:
         """
         port, token, silent, addresses = told.split("/", 3)
         self._silent = float(silent)
-        self.rank, self.cause, self._watcher = rank, "", watcher
+        self.rank, self.cause, self._watcher, self._leaves = rank, "", watcher, False
         """cause: the sentence of what has failed first; "": all is well."""
         self.left: dict[int, float] = {}
         """When others have ended as they should."""
@@ -69,7 +69,8 @@ class Pulse:
         self._answered.wait(GRACE)
 
     def leave(self) -> None:
-        """This process ends as it should, once MPI lets it."""
+        """This process ends as it should, once MPI lets it; a request to end would only kill it now."""
+        self._leaves = True
         self._line.send(LEFT, self.rank)
 
     def close(self) -> None:
@@ -99,7 +100,7 @@ class Pulse:
                 return
             if END in kinds:
                 return self._end(kinds[END])
-            if STOP in kinds:
+            if STOP in kinds and not self._leaves:
                 os.kill(os.getpid(), signal.SIGTERM)
             if (frames is None or now - heard > self._silent) and not self._over:
                 how = "has ended" if frames is None else "does not answer, or cannot be reached"

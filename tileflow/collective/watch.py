@@ -50,8 +50,9 @@ class Watch:
         self.members: dict[int, Member] = {}
         self._clock = Clock()
         self.first: tuple[int, str, str] | None = None
-        self.mute = False
-        """The first that failed has not said why: it was killed, hangs, or is out of reach."""
+        self.asked = self.mute = False
+        """asked: all were asked to end. mute: the first that failed has not said why: it was killed, hangs, or is out
+        of reach."""
         self._lock, self._over = threading.Lock(), threading.Event()
         for work in (self._accept, self._beat):
             threading.Thread(target=work, name="tileflow-watch", daemon=True).start()
@@ -65,6 +66,7 @@ class Watch:
 
     def stop(self) -> None:
         """Ask all to end where they agree to."""
+        self.asked = True
         self._tell(STOP, 0, "")
 
     def close(self) -> None:

@@ -59,7 +59,8 @@ def environment(path: str, processor: str = "") -> dict[str, str]:
     name, *tuning = processor.split() or [PATHS[path].processor]
     have = PATHS[path].features.split()
     lacks = ",".join(f"-{name}" for feature, name in LIBRARY.items() if feature not in have)
-    library = {"GLIBC_TUNABLES": f"glibc.cpu.hwcaps={lacks}"} if lacks else {}
+    # What the linker binds late it binds by memory of its own, which the guest may not touch.
+    library = {"LD_BIND_NOW": "1", **({"GLIBC_TUNABLES": f"glibc.cpu.hwcaps={lacks}"} if lacks else {})}
     if processor == HOST:
         return {_TARGET: f"{binding.get_host_cpu_name()} {binding.get_host_cpu_features().flatten()}", **library}
     features = [f"+{feature}" for feature in [*have, *tuning]]
