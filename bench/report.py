@@ -5,7 +5,7 @@ import json
 import os
 import platform
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -76,6 +76,12 @@ def machine() -> dict[str, Any]:
     return {"system": platform.system(), "machine": platform.machine(), "processor": processor(), "cores": os.cpu_count(), "load": load,
             "python": platform.python_version(), "features": [f for f in FEATURES if f in cpu.features()], "paths": list(cpu.available()),
             "versions": {n: installed(n) for n in names}}
+
+
+def place(machine: Mapping[str, Any]) -> str:
+    """Where results were measured, for people: processor, cores and features."""
+    name = machine.get("processor") or machine["machine"]
+    return f"{name}, {machine['cores']} cores ({', '.join(machine['features'])})"
 
 
 def processor() -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .cases import cases
-from .report import Result
+from .report import Result, place
 
 BEGIN = "<!-- training steps: written by `python -m bench table` -->"
 END = "<!-- end of training steps -->"
@@ -33,9 +33,7 @@ def lines(machine: Mapping[str, Any], results: Sequence[Result]) -> list[str]:
     body = [(network, cell("modules", network), cell("modules-compiled", network),
              cell("modules", network, "fraction_of_peak", ".0%"), cell("modules-mixed", network),
              cell("modules-own", network)) for network in networks]
-    processor = machine.get("processor") or machine["machine"]
-    return [f"Training steps of PyTorch's own modules on {processor}, {machine['cores']} cores "
-            f"({', '.join(machine['features'])}), at 1 / 2 threads, beside torch "
+    return [f"Training steps of PyTorch's own modules on {place(machine)}, at 1 / 2 threads, beside torch "
             f"{machine['versions'].get('torch')}: its time over ours; its fastest is the faster of float32 "
             "and bfloat16 autocast.", "",
             f"| {' | '.join(HEADS)} |", "|---" * len(HEADS) + "|", *(f"| {' | '.join(line)} |" for line in body)]

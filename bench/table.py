@@ -15,7 +15,7 @@ from typing import Any
 
 from . import steps_table
 from .cases import Limit, cases
-from .report import Result, load
+from .report import Result, load, place
 from .verdict import Verdict, verdicts
 
 BEGIN, END = "<!-- performance: written by `python -m bench table` -->", "<!-- end of performance -->"
@@ -89,7 +89,7 @@ def table(machine: Mapping[str, Any], results: Sequence[Result], why: Mapping[st
     versions = machine["versions"]
     peers = ", ".join(f"{name} {versions[name]}" for name in ("torch", "onnxruntime") if versions.get(name))
     heads = ("what", "against", "path", "ratio", "at 1 / 2 threads", "worst shape", "errors ours / peer", "at best", "promised")
-    lines = [f"Measured on {machine.get('processor') or machine['machine']}, {machine['cores']} cores ({', '.join(machine['features'])}), against "
+    lines = [f"Measured on {place(machine)}, against "
              f"{peers}. A ratio is the peer's time over ours, the geometric mean over the row's shapes (`bench/cases.toml`) at 1 and at 2 threads; "
              "errors are the largest of both sides against float64.", "",
              f"| {' | '.join(heads)} |", "|---" * len(heads) + "|", *(verdict_line(v, results, why) for v in verdicts(results))]

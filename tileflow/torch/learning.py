@@ -19,8 +19,8 @@ TOLD: frozenset[Any] = frozenset({torch.Tensor.__bool__, torch.Tensor.item, torc
 class Learning(TorchFunctionMode):
     """Follows tensors from where they come in to what Python learns of them, and tells one of these values otherwise.
 
-    begun: the tensors that come in. which: of the values, in their order; None: all as they are. otherwise: makes
-    another value. learned: each value, and where it was asked for, as file and line.
+    which: of the values, in their order; None: all as they are. otherwise: makes another value. learned: each value,
+    and where it was asked for, as file and line.
     """
 
     def __init__(self, which: int | None = None, otherwise: Callable[[Any], Any] = lambda value: value) -> None:
