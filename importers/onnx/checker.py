@@ -6,6 +6,7 @@ import functools
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
+from tileflow.graph.op import plain_domain
 from tileflow.system.errors import ModelError
 from tileflow.system.text import one_line
 
@@ -56,7 +57,7 @@ def _check_known_nodes(proto: ModelProto) -> None:
     graphs = [proto.graph]
     while graphs:
         for node in graphs.pop().node:
-            domain = "" if node.domain == "ai.onnx" else node.domain
+            domain = plain_domain(node.domain)
             known = node.domain in context.opset_imports and find_schema(node.op_type, context.opset_imports[node.domain], domain) is not None
             bodies = [graph for a in node.attribute for graph in (*([a.g] if a.HasField("g") else []), *a.graphs)]
             graphs += bodies
@@ -66,7 +67,7 @@ def _check_known_nodes(proto: ModelProto) -> None:
 
 def schema_of(node: NodeProto, opset: int) -> onnx.defs.OpSchema | None:
     """The schema of a node's operator as of `opset`, onnx's or our own; None where there is none."""
-    domain = "" if node.domain == "ai.onnx" else node.domain
+    domain = plain_domain(node.domain)
     return find_schema(node.op_type, opset, domain) or DECLARED.get((domain, node.op_type))
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from onnx import GraphProto, helper
 
 from tileflow.graph import Region, Value
+from tileflow.graph.op import plain_domain
 from tileflow.graph.region import closed, draws
 from tileflow.ops.control import INDEX, If, Loop
 from tileflow.ops.shape import normal_axis
@@ -160,7 +161,7 @@ def plain_condition(graph: GraphProto) -> GraphProto:
     branches may give one truth value in several shapes, which is the same to a loop."""
     name = graph.output[0].name
     at = next((k for k, node in enumerate(graph.node) if name in node.output), -1)
-    chosen = at >= 0 and graph.node[at].op_type == "If" and graph.node[at].domain in ("", "ai.onnx")
+    chosen = at >= 0 and graph.node[at].op_type == "If" and plain_domain(graph.node[at].domain) == ""
     if not chosen or len(graph.node[at].output) != 1 or Counter(read_names(graph))[name] != 1:
         return graph
     copy = GraphProto()
@@ -191,7 +192,7 @@ def _looped(site: Site, importer: Walker, turn: _Turn,
 
 def _steady(graph: GraphProto, carried: int) -> set[int]:
     """Which carried values the body hands on as they are."""
-    same = {node.output[0]: node.input[0] for node in graph.node if node.op_type == "Identity" and node.domain in ("", "ai.onnx") and node.input}
+    same = {node.output[0]: node.input[0] for node in graph.node if node.op_type == "Identity" and plain_domain(node.domain) == "" and node.input}
 
     def source(name: str) -> str:
         while name in same:

@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError
 from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto
 
 from tileflow.graph import TensorType
+from tileflow.graph.op import plain_domain
 
 from .unfold import graphs_of
 
@@ -35,7 +36,7 @@ def body_of(node: NodeProto, opset: Mapping[str, int], functions: Functions,
     """The function that defines a node, or None. `types` of the inputs choose the body where it depends on them."""
     if (node.domain, node.op_type) in functions:
         return functions[node.domain, node.op_type]
-    domain = "" if node.domain == "ai.onnx" else node.domain
+    domain = plain_domain(node.domain)
     version = opset.get(domain, 0)
     definition = _STANDS_FOR.get((domain, node.op_type))
     if definition is not None:
@@ -81,7 +82,7 @@ def inlined(body: FunctionProto, site: Site) -> tuple[list[NodeProto], list[str]
     names |= {"": ""} | {formal: site.inputs[i] if i < len(site.inputs) else "" for i, formal in enumerate(body.input)}
     attributes = {a.name: a for a in body.attribute_proto} | _caller_attributes(site)
     nodes = [_renamed(node, names, prefix, attributes) for node in body.node]
-    opset = dict(site.opsets) | {"" if o.domain == "ai.onnx" else o.domain: o.version for o in body.opset_import}
+    opset = dict(site.opsets) | {plain_domain(o.domain): o.version for o in body.opset_import}
     wanted = [names[formal] if actual else "" for formal, actual in zip(body.output, site.outputs, strict=False)]
     return nodes, wanted, opset
 

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
 
+from tileflow.graph.op import plain_domain
 from tileflow.memory import budget
 from tileflow.system.errors import ModelError, OptionError
 from tileflow.system.text import one_line
@@ -89,7 +90,7 @@ class _Layer:
         for node in reversed(self.proto.graph.node):
             if needed.isdisjoint(node.output):
                 continue
-            if node.op_type in PRODUCTS and node.domain in ("", "ai.onnx") and self._stored(node.input[1], -1) is not None:
+            if node.op_type in PRODUCTS and plain_domain(node.domain) == "" and self._stored(node.input[1], -1) is not None:
                 return node
             needed.update(node.input)
         raise ModelError(f"{self.model.where}: its first output comes from no Gemm, MatMul or Conv with stored weights, so there is no last layer "

@@ -6,11 +6,11 @@ from typing import Any
 
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, helper
 
+from tileflow.graph.op import plain_domain
 from tileflow.system.errors import ModelError
 
 from .model import title
 
-DEFAULT_DOMAINS = ("", "ai.onnx")
 RUNNING = {1: 3, 2: 4}
 """BatchNormalization in inference leaves its statistics alone: what output 1 and 2 held are inputs 3 and 4."""
 
@@ -30,10 +30,10 @@ def to_inference(proto: ModelProto) -> None:
         for nodes in _node_lists(scope):
             for i in reversed(range(len(nodes))):
                 node = nodes[i]
-                if node.domain in DEFAULT_DOMAINS and node.op_type == "BatchNormalization":
+                if plain_domain(node.domain) == "" and node.op_type == "BatchNormalization":
                     for copy in _batch_normalization(node, read):
                         nodes.insert(i + 1, copy)
-                elif node.domain in DEFAULT_DOMAINS and node.op_type == "Dropout":
+                elif plain_domain(node.domain) == "" and node.op_type == "Dropout":
                     freed.update(_dropout(node, read))
         _remove_unread(scope, freed)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tileflow.graph import CODES, FLOATS, Graph
+from tileflow.graph.op import qualified
 from tileflow.system.errors import OptionError, TileflowError
 from tileflow.system.text import one_line
 
@@ -125,13 +126,9 @@ def inspect_model(model: OnnxModel, dims: Mapping[str, int] | None = None, batch
         ir_version=proto.ir_version, opset=model.opset, inputs=ports[0], outputs=ports[1],
         parameters=sum(math.prod(t.dims) for t in floats),
         parameter_bytes=sum(math.prod(t.dims) * np.dtype(DTYPES[t.data_type]).itemsize for t in floats),
-        operators=dict(Counter(_operator(n.domain, n.op_type) for n in proto.graph.node).most_common()),
+        operators=dict(Counter(qualified(n.domain, n.op_type) for n in proto.graph.node).most_common()),
         unsupported=tuple(refused), notes=tuple(notes), graph=graph, open_sizes=open_sizes, in_pieces=in_pieces,
         training=told)
-
-
-def _operator(domain: str, op_type: str) -> str:
-    return op_type if domain in ("", "ai.onnx") else f"{domain}::{op_type}"
 
 
 def _batch(model: OnnxModel, batch: int | None) -> int | None:

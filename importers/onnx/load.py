@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError
 from onnx import ModelProto
 
 from tileflow.graph.collector import without_collector
+from tileflow.graph.op import plain_domain
 from tileflow.memory import budget
 from tileflow.system.errors import ModelError
 from tileflow.system.reading import open_regular
@@ -103,7 +104,7 @@ def _read(path: Path) -> bytes:
 
 def _not_too_old(proto: ModelProto, where: str) -> ModelProto:
     """The model, or where its opset is older than what is read, one of the oldest that is."""
-    opset = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), OLDEST_OPSET)
+    opset = next((o.version for o in proto.opset_import if plain_domain(o.domain) == ""), OLDEST_OPSET)
     if not 0 < opset < OLDEST_OPSET or not proto.graph.node:
         return proto
     for tensor in tensors_of(proto):
@@ -118,7 +119,7 @@ def _versions(proto: ModelProto, where: str) -> dict[str, int]:
         raise ModelError(f"{where} holds no graph: it is not an ONNX model, or it is cut off; export or download it again.")
     if not proto.graph.output:
         raise ModelError(f"{where} has no outputs, so there is nothing to compute; export it again.")
-    opset = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
+    opset = {plain_domain(o.domain): o.version for o in proto.opset_import}
     newest = onnx.defs.onnx_opset_version()
     if "" in opset and not OLDEST_OPSET <= opset[""] <= newest:
         remedy = "convert it with onnx.version_converter" if opset[""] < OLDEST_OPSET else "install a newer onnx, or export an older opset"

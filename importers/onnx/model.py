@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from onnx import ModelProto, NodeProto, SparseTensorProto, TensorProto, ValueInfoProto
 
+from tileflow.graph.op import qualified
 from tileflow.system.text import one_line
 
 from .tensors import dtype_name, external_location, folders_of, is_external, tensor_array, tensors_of
@@ -113,7 +114,7 @@ def port_of(value: ValueInfoProto) -> Port:
 
 def title(node: NodeProto) -> str:
     """How messages call a node: operator and name."""
-    kind = f"{node.domain}::{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
+    kind = qualified(node.domain, node.op_type)
     return f"{kind} node '{label(node)}'"
 
 

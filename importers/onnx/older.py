@@ -5,6 +5,7 @@ import onnx
 from onnx import ModelProto, helper
 from onnx.version_converter import ConvertError, convert_version
 
+from tileflow.graph.op import plain_domain
 from tileflow.system.errors import ModelError
 from tileflow.system.text import one_line
 
@@ -14,7 +15,7 @@ from .tensors import SHOWN, is_external, tensors_of
 
 def converted(model: ModelProto, opset: int, where: str) -> ModelProto:
     """A copy of a model in a newer opset of ONNX's own domain (ModelError where it cannot be converted)."""
-    before = next(o.version for o in model.opset_import if o.domain in ("", "ai.onnx"))
+    before = next(o.version for o in model.opset_import if plain_domain(o.domain) == "")
     if any(is_external(t) for t in tensors_of(model)):
         raise ModelError(f"{where} uses opset {before} and has tensors in other files; tileflow reads {opset} and newer: save it in one file, or "
                          f"convert it with onnx.version_converter.")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from onnx import NodeProto
 
 from tileflow.graph import OPS, Op
-from tileflow.graph.op import qualified
+from tileflow.graph.op import plain_domain, qualified
 from tileflow.system.errors import UnsupportedError, see
 
 from .checker import schema_of
@@ -56,7 +56,7 @@ def declared_for(node: NodeProto, opset: Mapping[str, int]) -> type[Op] | None:
     Raises:
         UnsupportedError: tileflow takes that operator apart itself, and the user's was not declared to take its place.
     """
-    if node.domain in ("", "ai.onnx"):
+    if plain_domain(node.domain) == "":
         return None
     found = OPS.get(qualified(node.domain, node.op_type))
     ours = form_of(node.op_type, opset.get(node.domain, 0), node.domain)
@@ -68,7 +68,7 @@ def declared_for(node: NodeProto, opset: Mapping[str, int]) -> type[Op] | None:
 
 def unsupported(node: NodeProto, opset: Mapping[str, int], functions: Mapping[tuple[str, str], object], hosted: bool = False) -> str | None:
     """Why a node's operator cannot be imported, judged by its name alone; None where it can. `hosted`: or where Python may run it."""
-    domain = "" if node.domain == "ai.onnx" else node.domain
+    domain = plain_domain(node.domain)
     if (node.domain, node.op_type) in functions or (domain and qualified(domain, node.op_type) in OPS):
         return None
     version = opset.get(domain, 0)
@@ -83,7 +83,7 @@ def unsupported(node: NodeProto, opset: Mapping[str, int], functions: Mapping[tu
 
 def unknown(node: NodeProto, opset: Mapping[str, int]) -> str:
     """Why a node's operator is none that can be imported."""
-    domain = "" if node.domain == "ai.onnx" else node.domain
+    domain = plain_domain(node.domain)
     if domain in ONNX_DOMAINS and schema_of(node, opset.get(domain, 0)) is None:
         return f"opset {opset.get(domain, 0)}{f' of {domain}' * bool(domain)} has no such operator"
     if is_hosted(node):

@@ -15,6 +15,7 @@ from onnx import AttributeProto, NodeProto, TensorProto
 from onnx.defs import OpSchema
 
 from tileflow.graph import FLOATS, HIGHEST_RANK, OPS, Builder, Op, TensorType, Value
+from tileflow.graph.op import plain_domain
 from tileflow.system.errors import ModelError, OptionError, TypeMismatchError, UnsupportedError
 from tileflow.system.text import one_line
 
@@ -81,7 +82,7 @@ class Site:
     def __init__(self, scope: Scope, node: NodeProto, opset: Mapping[str, int]) -> None:
         self.scope, self.node, self.opsets = scope, node, opset
         self.op_type = node.op_type
-        self.domain = "" if node.domain == "ai.onnx" else node.domain
+        self.domain = plain_domain(node.domain)
         self.opset = opset.get(self.domain, 0)
         self.schema = schema_of(node, self.opset)
         self.given = {a.name: python_value(a) for a in node.attribute}

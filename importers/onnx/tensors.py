@@ -9,6 +9,7 @@ import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto, helper, numpy_helper
 
 from tileflow.graph import CODES, HIGHEST_RANK, NARROW
+from tileflow.graph.op import plain_domain
 from tileflow.memory import budget
 from tileflow.memory.types import packing
 from tileflow.system.errors import ModelError, UnsupportedError
@@ -66,7 +67,7 @@ def named_tensors(model: ModelProto) -> Iterator[tuple[str, TensorProto]]:
     for tensor in model.graph.initializer:
         yield tensor.name, tensor
     for node in model.graph.node:
-        constant = node.op_type == "Constant" and node.domain in ("", "ai.onnx") and len(node.output) == 1
+        constant = node.op_type == "Constant" and plain_domain(node.domain) == "" and len(node.output) == 1
         for attribute in node.attribute:
             for tensor in _attribute_tensors(attribute):
                 yield node.output[0] if constant and attribute.name == "value" else "", tensor

@@ -27,9 +27,15 @@ OPS: dict[str, type[Op]] = {}
 """Every operator by name; the operator files register themselves when imported."""
 
 
+def plain_domain(domain: str) -> str:
+    """A domain of operators by one name: "" of ONNX's own, which has two."""
+    return "" if domain == "ai.onnx" else domain
+
+
 def qualified(domain: str, name: str) -> str:
     """What the registry calls an operator of a domain: ONNX's own by their names."""
-    return name if domain in ("", "ai.onnx") else f"{domain}::{name}"
+    domain = plain_domain(domain)
+    return f"{domain}::{name}" if domain else name
 
 
 class HasGraph(Protocol):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..graph import Graph, type_of
+from ..graph.op import plain_domain
 from ..importers.onnx import UnsupportedNodesError
 from ..importers.onnx.hosted import Datum, is_plain
 from ..importers.onnx.model import title
@@ -111,7 +112,7 @@ class TrainingCut:
         stack = list(names)
         while stack:
             step = makers.get(stack.pop())
-            if step is None or (step.node.op_type in SHAPES and step.node.domain in ("", "ai.onnx")):
+            if step is None or (step.node.op_type in SHAPES and plain_domain(step.node.domain) == ""):
                 continue
             for read in step.reads:
                 if read not in found:

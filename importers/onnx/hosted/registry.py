@@ -18,6 +18,7 @@ import numpy as np
 from onnx import NodeProto, TensorProto
 
 from tileflow.graph import CODES
+from tileflow.graph.op import plain_domain
 
 Datum = Any
 """What a name stands for while a model runs in pieces: an array, a list of such data (a sequence) or None (an empty optional)."""
@@ -58,7 +59,7 @@ def hosted(*names: str, domain: str = "", others: bool = False) -> Callable[[Fun
 
 def hosted_form(op_type: str, domain: str = "") -> PythonHandler | None:
     """How Python runs an operator, or None where it does not."""
-    return _HOSTED.get(("" if domain == "ai.onnx" else domain, op_type))
+    return _HOSTED.get((plain_domain(domain), op_type))
 
 
 def is_hosted(node: NodeProto) -> bool:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from onnx import NodeProto
 
 from tileflow.graph import MOVED
+from tileflow.graph.op import plain_domain
 
 from ..model import OnnxModel
 from .placeholders import VALUE, call_of
@@ -55,7 +56,7 @@ def find_norms(model: OnnxModel, together: Together) -> Norms:
     """Look at every normalisation of the main graph."""
     graph, found = _Graph(model), Norms()
     for place, node in enumerate(graph.nodes):
-        if node.op_type not in NORMALISATIONS or node.domain not in ("", "ai.onnx"):
+        if node.op_type not in NORMALISATIONS or plain_domain(node.domain) != "":
             continue
         grouped = node.op_type == "InstanceNormalization" and len(node.input) == 3 and "Reshape" in graph.behind(node.input[0])
         per_channel = _per_channel(graph, node, together) if grouped else {}

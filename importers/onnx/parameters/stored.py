@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from onnx import NodeProto
 
 from tileflow.graph import FLOATS, NARROW
+from tileflow.graph.op import plain_domain
 
 from ..declared import ROLES
 from ..model import OnnxModel
@@ -50,7 +51,7 @@ def quantized_weights(model: OnnxModel) -> list[Quantized]:
 def by_cast(model: OnnxModel, makers: Mapping[str, NodeProto], node: NodeProto) -> str | None:
     """The stored integers that a Mul dequantises: those behind the Cast (and the Sub of a zero point) that is its one operand, where the other one
     is stored; None: it does nothing of that kind."""
-    if node.op_type != "Mul" or node.domain not in ("", "ai.onnx") or len(node.input) != 2:
+    if node.op_type != "Mul" or plain_domain(node.domain) != "" or len(node.input) != 2:
         return None
     for one, other in (tuple(node.input), tuple(node.input)[::-1]):
         maker = makers.get(one)
@@ -70,7 +71,7 @@ def _narrow(model: OnnxModel, name: str) -> str:
 
 def _operand(node: NodeProto) -> str | None:
     """The operand that the operator takes as its quantised weight."""
-    if node.domain in ("", "ai.onnx"):
+    if plain_domain(node.domain) == "":
         at = WEIGHTS.get(node.op_type, -1)
     else:
         roles = ROLES.get((node.domain, node.op_type), ())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from onnx import AttributeProto, NodeProto
 
 from tileflow.graph import DATA, FLOATS, MOVED, OPS, START, STATISTIC, TRAINED
-from tileflow.graph.op import qualified
+from tileflow.graph.op import plain_domain, qualified
 
 from ..checker import schema_of
 from ..declared import ROLES
@@ -73,7 +73,7 @@ def uses_of(model: OnnxModel, known: Mapping[tuple[int, int], str]) -> dict[str,
 
 def declared_role(node: NodeProto, index: int, opset: Mapping[str, int]) -> str:
     """What the operator says its operand `index` is for."""
-    if node.domain not in ("", "ai.onnx"):
+    if plain_domain(node.domain) != "":
         own = OPS.get(qualified(node.domain, node.op_type))
         roles = own.roles if own is not None else ROLES.get((node.domain, node.op_type), ())
         return roles[index] if index < len(roles) else DATA

@@ -10,6 +10,7 @@ from onnx import TensorProto, helper
 
 from tileflow.graph import Graph, TensorType, Value, verify
 from tileflow.graph.collector import without_collector
+from tileflow.graph.op import plain_domain
 from tileflow.system.errors import TileflowError, UnsupportedError
 from tileflow.system.text import one_line
 
@@ -117,7 +118,7 @@ class Cutter:
 
 def _chooses(step: Step) -> bool:
     """Of its inner graphs one is taken."""
-    return step.node.op_type == "If" and step.node.domain in ("", "ai.onnx")
+    return step.node.op_type == "If" and plain_domain(step.node.domain) == ""
 
 
 class _Cut:

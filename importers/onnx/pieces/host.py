@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from onnx import GraphProto
 
+from tileflow.graph.op import plain_domain
 from tileflow.system.errors import ModelError, ShapeError, TileflowError, UnsupportedError
 from tileflow.system.text import one_line
 
@@ -70,7 +71,7 @@ def run_hosted(step: Step, data: Mapping[str, Datum], run: RunBody, attempt: Try
 
 def _attributes(step: Step, run: RunBody, attempt: TryBody) -> Attributes:
     node = step.node
-    opset = step.opset.get("" if node.domain == "ai.onnx" else node.domain, 0)
+    opset = step.opset.get(plain_domain(node.domain), 0)
     if step.attributes is None:
         schema = schema_of(node, opset)
         step.attributes = {name: python_value(a.default_value)
