@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from ..kernels.machine import limits
 from ..system.errors import OutOfMemoryError
@@ -45,6 +46,14 @@ def require(nbytes: int, what: str, remedy: str) -> None:
     if room is None or nbytes <= room.nbytes - RESERVE:
         return
     raise OutOfMemoryError(f"{what} needs {size(nbytes)} of memory, and {size(max(0, room.nbytes - RESERVE))} can be had ({room.limit}); {remedy}.")
+
+
+def require_for_file(folder: Path, nbytes: int, what: str, remedy: str) -> None:
+    """`require` for a file of so many bytes in `folder`, where files there lie in memory."""
+    room = limits.memory_of_files(folder) if nbytes >= SMALL else None
+    if room is not None and nbytes > room.nbytes - RESERVE:
+        raise OutOfMemoryError(f"{what} needs {size(nbytes)} of {folder}, whose files lie in memory, and "
+                               f"{size(max(0, room.nbytes - RESERVE))} can be had ({room.limit}); {remedy}.")
 
 
 def require_parts(parts: Mapping[str, int], what: str, remedy: str) -> None:

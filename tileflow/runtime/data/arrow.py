@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import mmap
 import os
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -21,9 +22,18 @@ from ...system.text import one_line
 from .images import PARTS
 from .limits import SHOWN
 
-REMEDY = "use .npy files, which are read from disk as needed, or fewer rows"
+REMEDY = "use fewer rows"
+PART = 4 << 20
+"""Bytes of the rows that are read together where a table is read by parts."""
+MOST_ROWS = 1 << 16
+"""So many of them at most."""
+BUFFER = 1 << 16
+"""Bytes of a column of Parquet that are read together."""
+PAGES = 4 << 20
+"""Bytes that a column of Parquet takes that is read by parts: its pages, packed and not; writers make them of a
+megabyte."""
 
-
+UNEVEN = "holds lists of different lengths; pad them to one."
 ARROW_ENDINGS = {".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow"}
 _PART = re.compile(rf"({'|'.join(sorted(PARTS, key=len, reverse=True))})(?![a-z])", re.IGNORECASE)
 FEW_ROWS = 64
@@ -54,6 +64,8 @@ def read_tables(files: Sequence[Path], form: str, names: Collection[str] | None 
     Raises:
         DataError: their columns are not the same.
     """
+    budget.require(sum(_claimed(file, form, names) for file in files),
+                   f"Table {files[0] if len(files) == 1 else files[0].parent}", REMEDY)
     tables = [read_columns(file, form, names) for file in files]
     if len(tables) == 1:
         return tables[0]
@@ -61,10 +73,19 @@ def read_tables(files: Sequence[Path], form: str, names: Collection[str] | None 
                    REMEDY)
     for file, table in zip(files, tables, strict=True):
         if (have := _columns_of(table)) != (wanted := _columns_of(tables[0])):
-            name = next(iter(dict(have.items() ^ wanted.items())))
-            raise DataError(f"Table {file} has other columns than {files[0].name}: {one_line(name, SHOWN)!r} is not "
-                            "the same; the files of a folder are one table.")
+            raise _unlike(file, files[0], have.items() ^ wanted.items())
     return {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
+
+
+def _unlike(path: Path, first: Path, differing: Collection[tuple[str, Any]]) -> DataError:
+    name = min(name for name, _ in differing)
+    return DataError(f"Table {path} has other columns than {first.name}: {one_line(name, SHOWN)!r} is not the same; "
+                     "the files of a folder are one table.")
+
+
+def _check_names(path: Path, names: Sequence[str]) -> None:
+    if len(set(names)) != len(names):
+        raise DataError(f"Table {path} has two columns of one name; rename one.")
 
 
 def _columns_of(table: dict[str, np.ndarray]) -> dict[str, tuple[bool, tuple[int, ...]]]:
@@ -84,12 +105,118 @@ def read_columns(path: Path, form: str, names: Collection[str] | None = None) ->
     arrow = _arrow()
     found: dict[str, np.ndarray] = {}
     with _told(path, arrow), open_regular(path) as file:
-        table = _parquet(path, file, names) if form == "parquet" else _ipc(path, file, arrow, names)
-        if len(set(table.column_names)) != len(table.column_names):
-            raise DataError(f"Table {path} has two columns of one name; rename one.")
+        table = _parquet(file, names, arrow) if form == "parquet" else _ipc(path, file, arrow, names)
+        _check_names(path, table.column_names)
         for name, column in zip(table.column_names, table.columns, strict=True):
             found[name] = _array(path, name, column, arrow)
     return found
+
+
+class Kind(NamedTuple):
+    """What a column holds: texts, or numbers in so many lists one within the other."""
+
+    texts: bool
+    lists: int
+
+
+class Texts(NamedTuple):
+    """Rows of a column of texts: the different ones, and which of them each row has. A missing one is empty."""
+
+    words: list[str]
+    places: np.ndarray
+
+
+class Part(NamedTuple):
+    """Some rows of a table, by column."""
+
+    rows: int
+    columns: dict[str, np.ndarray | Texts]
+
+
+def column_kinds(files: Sequence[Path], form: str) -> dict[str, Kind]:
+    """What the columns of these files, which are one table, hold.
+
+    Raises:
+        DataError: as `read_tables`, but for what only their rows say.
+    """
+    arrow = _arrow()
+    found: dict[str, Kind] = {}
+    for path in files:
+        with _told(path, arrow), open_regular(path) as file:
+            schema = _schema(file, form, arrow)
+        _check_names(path, schema.names)
+        kinds = {field.name: _kind(what_of(path, field.name), field.type, arrow) for field in schema}
+        found = found or kinds
+        if kinds != found:
+            raise _unlike(path, files[0], kinds.items() ^ found.items())
+    return found
+
+
+def table_parts(files: Sequence[Path], form: str, names: Collection[str]) -> Iterator[Part]:
+    """The columns `names` of a table, some rows at a time, in as much memory as these take; numbers as `read_columns`
+    has them, texts as they are.
+
+    Raises:
+        DataError: as `read_columns`.
+        OutOfMemoryError: there is no room for what must be read at once.
+    """
+    arrow = _arrow()
+    for path in files:
+        with _told(path, arrow), open_regular(path) as file:
+            batches = (_parquet_parts if form == "parquet" else _ipc_parts)(path, file, names, arrow)
+            for rows, batch in batches:
+                if not rows:
+                    continue
+                yield Part(rows, {name: _part(path, name, batch.column(batch.schema.get_field_index(name)), arrow)
+                                  for name in names})
+
+
+def _parquet_parts(path: Path, file: Any, names: Collection[str], arrow: Any) -> Iterator[tuple[int, Any]]:
+    from pyarrow import parquet
+    texts = [f.name for f in _schema(file, "parquet", arrow) if f.name in names and _is_text(f.type, arrow)]
+    source = parquet.ParquetFile(file, read_dictionary=texts, buffer_size=BUFFER, pre_buffer=False)
+    if not names:
+        yield source.metadata.num_rows, None
+        return
+    groups = [source.metadata.row_group(i) for i in range(source.num_row_groups)]
+    chunks = [(group.num_rows, [group.column(i) for i in range(group.num_columns)
+                                if group.column(i).path_in_schema.partition(".")[0] in names])
+              for group in groups if group.num_rows > 0]
+    row = max((sum(max(8 * c.num_values, c.total_uncompressed_size) for c in of) // rows for rows, of in chunks),
+              default=0)
+    budget.require(max((sum(min(2 * c.total_uncompressed_size, PAGES) for c in of) for _, of in chunks), default=0),
+                   f"A part of table {path}", "write it with smaller row groups")
+    count = min(max(1, PART // max(1, row)), MOST_ROWS)
+    for batch in source.iter_batches(count, columns=[*names], use_threads=False):
+        yield batch.num_rows, batch
+
+
+def _ipc_parts(path: Path, file: Any, names: Collection[str], arrow: Any) -> Iterator[tuple[int, Any]]:
+    """Batches as they lie in the file, which is mapped: such that are not packed take no memory, however large."""
+    lying = arrow.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    schema = _opened(arrow.BufferReader(lying), arrow).schema
+    places = [i for i, name in enumerate(schema.names) if name in names] or [0]
+    chosen = arrow.ipc.IpcReadOptions(included_fields=places)
+    for batch in _batches(_opened(arrow.BufferReader(lying), arrow, options=chosen)):
+        buffers = [buffer for column in batch.columns for buffer in column.buffers() if buffer is not None]
+        taken = sum(b.size for b in buffers if not lying.address <= b.address < lying.address + lying.size)
+        budget.require(2 * taken, f"A part of table {path}", "write it with smaller batches")
+        row = batch.nbytes // max(1, batch.num_rows)
+        count = min(max(1, PART // max(1, row)), MOST_ROWS)
+        for start in range(0, batch.num_rows, count):
+            part = batch.slice(start, count)
+            yield part.num_rows, part
+
+
+def _part(path: Path, name: str, column: Any, arrow: Any) -> np.ndarray | Texts:
+    """Some rows of a column."""
+    if not _is_text(column.type, arrow):
+        return _array(path, name, arrow.chunked_array([column]), arrow)
+    coded = column if arrow.types.is_dictionary(column.type) else column.dictionary_encode()
+    used, places = np.unique(_places(coded.indices), return_inverse=True)
+    missing = int(used[:1].tolist() == [-1])
+    words = coded.dictionary.take(arrow.array(used[missing:])).to_pylist()
+    return Texts([*[""] * missing, *((word or "").rstrip("\0") for word in words)], places)       # as NumPy has them
 
 
 class ImageColumn(NamedTuple):
@@ -110,11 +237,7 @@ def image_column(path: Path, form: str, wanted: Sequence[str] = ()) -> ImageColu
     """
     arrow = _arrow()
     with _told(path, arrow), open_regular(path) as file:
-        if form == "parquet":
-            from pyarrow import parquet
-            schema = parquet.ParquetFile(file).schema_arrow
-        else:
-            schema = _opened(file, arrow).schema
+        schema = _schema(file, form, arrow)
         name = next((f.name for f in schema if _is_bytes(f.type, arrow) and (not wanted or f.name in wanted)), None)
         if name is None:
             return None
@@ -147,7 +270,7 @@ def _images(path: Path, form: str, name: str) -> Iterator[tuple[Any, str]]:
 
 
 def _contents(path: Path, name: str, parts: Iterator[Any]) -> Iterator[tuple[Any, str]]:
-    row, what = 0, f"Table {path}: the column {one_line(name, SHOWN)!r}"
+    row, what = 0, what_of(path, name)
     for part in parts:
         inner = {field.name: column for field, column in zip(part.type, part.flatten(), strict=True)} \
             if part.type.num_fields else {"bytes": part}
@@ -218,25 +341,43 @@ def _told(path: Path, arrow: Any) -> Iterator[None]:
         raise DataError(f"Table {path} cannot be read: {one_line(error, SHOWN).rstrip('.')}.") from None
 
 
-def _parquet(path: Path, file: Any, names: Collection[str] | None) -> Any:
+def _claimed(path: Path, form: str, names: Collection[str] | None) -> int:
+    """Bytes that a table takes by what its file says before it is read; of Arrow's the file has as many at least, where
+    nothing is left out."""
+    arrow = _arrow()
+    with _told(path, arrow), open_regular(path) as file:
+        if form != "parquet":
+            return 2 * os.fstat(file.fileno()).st_size if names is None else 0
+        from pyarrow import parquet
+        found = parquet.ParquetFile(file).metadata
+        groups = map(found.row_group, range(found.num_row_groups))
+        values = sum(max(group.column(i).num_values, group.num_rows) for group in groups
+                     for i in range(group.num_columns)
+                     if names is None or group.column(i).path_in_schema.partition(".")[0] in names)
+        return 2 * 8 * values
+
+
+def _parquet(file: Any, names: Collection[str] | None, arrow: Any) -> Any:
     from pyarrow import parquet
-    schema = parquet.ParquetFile(file).schema_arrow
-    texts = [f.name for f in schema if str(f.type) in ("string", "large_string")]
+    texts = [f.name for f in _schema(file, "parquet", arrow) if _is_text(f.type, arrow)]
     source = parquet.ParquetFile(file, read_dictionary=texts)              # a text that is repeated is there once
-    groups = [source.metadata.row_group(i) for i in range(source.num_row_groups)]
-    values = sum(max(group.column(i).num_values, group.num_rows) for group in groups for i in range(group.num_columns)
-                 if names is None or group.column(i).path_in_schema.partition(".")[0] in names)
-    budget.require(2 * 8 * values, f"Table {path}", REMEDY)
     return source.read(None if names is None else [*names], use_threads=False)
 
 
-def _opened(file: Any, arrow: Any) -> Any:
+def _schema(file: Any, form: str, arrow: Any) -> Any:
+    if form == "parquet":
+        from pyarrow import parquet
+        return parquet.ParquetFile(file).schema_arrow
+    return _opened(file, arrow).schema
+
+
+def _opened(file: Any, arrow: Any, **options: Any) -> Any:
     """A file of Arrow's, or a stream."""
     try:
-        return arrow.ipc.open_file(file)
+        return arrow.ipc.open_file(file, **options)
     except arrow.ArrowInvalid:
         file.seek(0)
-        return arrow.ipc.open_stream(file)
+        return arrow.ipc.open_stream(file, **options)
 
 
 def _batches(source: Any) -> Iterator[Any]:
@@ -260,34 +401,65 @@ def _ipc(path: Path, file: Any, arrow: Any, names: Collection[str] | None) -> An
 
 def _array(path: Path, name: str, column: Any, arrow: Any) -> np.ndarray:
     """A column as an array."""
-    kinds, what = arrow.types, f"Table {path}: the column {one_line(name, SHOWN)!r}"
-    kind = column.type
-    if kinds.is_string(kind) or kinds.is_large_string(kind):
-        column = column.dictionary_encode()
-        kind = column.type
-    if kinds.is_dictionary(kind) and (kinds.is_string(kind.value_type) or kinds.is_large_string(kind.value_type)):
-        return _texts(what, column.unify_dictionaries())
-    if kinds.is_dictionary(kind):
-        column = column.cast(kind.value_type)
-        kind = column.type
+    kinds, what = arrow.types, what_of(path, name)
+    if _is_text(column.type, arrow):
+        coded = column if kinds.is_dictionary(column.type) else column.dictionary_encode()
+        return _texts(what, coded.unify_dictionaries())
+    if kinds.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
     shape = [len(column)]
-    while kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind):
+    while _is_list(column.type, arrow):
         if column.null_count:
             raise DataError(f"{what} has no list in {column.null_count:,} of its rows; leave them out.")
-        rows, column = len(column), arrow.chunked_array([chunk.flatten() for chunk in column.chunks], kind.value_type)
-        size, rest = divmod(len(column), max(1, rows))
-        if rest:
-            raise DataError(f"{what} holds lists of different lengths; pad them to one.")
-        shape.append(size)
-        kind = column.type
-    if not (kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind) or kinds.is_decimal(kind)):
-        raise DataError(f"{what} is of {one_line(kind, SHOWN)}, which are no numbers, no texts and no lists of "
-                        "numbers; leave it out of the file.")
+        if not kinds.is_fixed_size_list(column.type):
+            lengths = {int(n) for chunk in column.chunks if len(chunk) for n in np.unique(chunk.value_lengths())}
+            if len(lengths) > 1:
+                raise DataError(f"{what} {UNEVEN}")
+        rows, kind = len(column), column.type.value_type
+        column = arrow.chunked_array([chunk.flatten() for chunk in column.chunks], kind)
+        shape.append(len(column) // max(1, rows))
+    kind = column.type
+    _check_numbers(what, kind, arrow)
     values = column.cast("float64") if kinds.is_decimal(kind) else column
     numbers = np.asarray(values.to_numpy())
     numbers = numbers.astype(np.float64) if numbers.dtype == object else numbers
     assert math.prod(shape) == numbers.size, (shape, numbers.size)
     return numbers.reshape(shape)
+
+
+def what_of(path: Path, name: str) -> str:
+    """A column as the beginning of a sentence."""
+    return f"Table {path}: the column {one_line(name, SHOWN)!r}"
+
+
+def _kind(what: str, kind: Any, arrow: Any) -> Kind:
+    """What a column of this type holds; DataError where that cannot be an array."""
+    if _is_text(kind, arrow):
+        return Kind(True, 0)
+    if arrow.types.is_dictionary(kind):
+        kind = kind.value_type
+    lists = 0
+    while _is_list(kind, arrow):
+        kind, lists = kind.value_type, lists + 1
+    _check_numbers(what, kind, arrow)
+    return Kind(False, lists)
+
+
+def _is_text(kind: Any, arrow: Any) -> bool:
+    kind = kind.value_type if arrow.types.is_dictionary(kind) else kind
+    return bool(arrow.types.is_string(kind) or arrow.types.is_large_string(kind))
+
+
+def _is_list(kind: Any, arrow: Any) -> bool:
+    kinds = arrow.types
+    return bool(kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind))
+
+
+def _check_numbers(what: str, kind: Any, arrow: Any) -> None:
+    kinds = arrow.types
+    if not (kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind) or kinds.is_decimal(kind)):
+        raise DataError(f"{what} is of {one_line(kind, SHOWN)}, which are no numbers, no texts and no lists of "
+                        "numbers; leave it out of the file.")
 
 
 def _texts(what: str, column: Any) -> np.ndarray:
@@ -296,5 +468,10 @@ def _texts(what: str, column: Any) -> np.ndarray:
         return np.zeros(0, np.str_)
     words = ["", *(text or "" for text in column.chunk(0).dictionary.to_pylist())]
     budget.require(4 * len(column) * max(map(len, words)), what, REMEDY)
-    places = np.concatenate([chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False) for chunk in column.chunks])
-    return np.array(words, np.str_)[places.astype(np.int64) + 1]
+    return np.array(words, np.str_)[np.concatenate([_places(chunk.indices) for chunk in column.chunks]) + 1]
+
+
+def _places(indices: Any) -> np.ndarray:
+    """Which text of a dictionary each row has, int64; -1 where it has none."""
+    found: np.ndarray = indices.cast("int64").fill_null(-1).to_numpy(zero_copy_only=False)
+    return found
