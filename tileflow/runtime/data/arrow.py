@@ -1,5 +1,5 @@
-"""Parquet and Arrow files (extra `tables`: pyarrow): columns of numbers, texts and lists of numbers as arrays, and
-columns of image files."""
+"""Parquet and Arrow files (extra `tables`: pyarrow): columns of numbers, texts and lists of numbers, some rows at a time,
+and columns of image files."""
 from __future__ import annotations
 
 import json
@@ -22,18 +22,19 @@ from ...system.text import one_line
 from .images import PARTS
 from .limits import SHOWN
 
-REMEDY = "use fewer rows"
-PART = 4 << 20
-"""Bytes of the rows that are read together where a table is read by parts."""
+PART = 1 << 22, 1 << 26
+"""Bytes of the rows that are read together: at least, and at most."""
+PART_SHARE = 64
+"""A part of the memory that can be had."""
 MOST_ROWS = 1 << 16
 """So many of them at most."""
 BUFFER = 1 << 16
 """Bytes of a column of Parquet that are read together."""
-PAGES = 4 << 20
-"""Bytes that a column of Parquet takes that is read by parts: its pages, packed and not; writers make them of a
-megabyte."""
+PAGES = 5 << 19
+"""Bytes that a column of Parquet takes while it is read: a page, packed and not, of which writers make a megabyte."""
 
 UNEVEN = "holds lists of different lengths; pad them to one."
+"""The end of a sentence about a column."""
 ARROW_ENDINGS = {".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow"}
 _PART = re.compile(rf"({'|'.join(sorted(PARTS, key=len, reverse=True))})(?![a-z])", re.IGNORECASE)
 FEW_ROWS = 64
@@ -58,25 +59,6 @@ def table_files(path: Path, form: str) -> dict[str, tuple[Path, ...]]:
     return parts if "train" in parts else {"train": tuple(found)}
 
 
-def read_tables(files: Sequence[Path], form: str, names: Collection[str] | None = None) -> dict[str, np.ndarray]:
-    """The columns of several files, one below the other; see `read_columns`.
-
-    Raises:
-        DataError: their columns are not the same.
-    """
-    budget.require(sum(_claimed(file, form, names) for file in files),
-                   f"Table {files[0] if len(files) == 1 else files[0].parent}", REMEDY)
-    tables = [read_columns(file, form, names) for file in files]
-    if len(tables) == 1:
-        return tables[0]
-    budget.require(sum(column.nbytes for table in tables for column in table.values()), f"Table {files[0].parent}",
-                   REMEDY)
-    for file, table in zip(files, tables, strict=True):
-        if (have := _columns_of(table)) != (wanted := _columns_of(tables[0])):
-            raise _unlike(file, files[0], have.items() ^ wanted.items())
-    return {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
-
-
 def _unlike(path: Path, first: Path, differing: Collection[tuple[str, Any]]) -> DataError:
     name = min(name for name, _ in differing)
     return DataError(f"Table {path} has other columns than {first.name}: {one_line(name, SHOWN)!r} is not the same; "
@@ -86,30 +68,6 @@ def _unlike(path: Path, first: Path, differing: Collection[tuple[str, Any]]) -> 
 def _check_names(path: Path, names: Sequence[str]) -> None:
     if len(set(names)) != len(names):
         raise DataError(f"Table {path} has two columns of one name; rename one.")
-
-
-def _columns_of(table: dict[str, np.ndarray]) -> dict[str, tuple[bool, tuple[int, ...]]]:
-    """By column whether it holds texts, and the shape of a row."""
-    return {name: (column.dtype.kind == "U", column.shape[1:]) for name, column in table.items()}
-
-
-def read_columns(path: Path, form: str, names: Collection[str] | None = None) -> dict[str, np.ndarray]:
-    """The columns of a file by name (None: all): numbers [rows] or [rows, ...], texts as str; missing numbers are NaN,
-    missing texts empty.
-
-    Raises:
-        DataError: pyarrow is missing, the file is damaged, or a column is of something else, or of lists of different
-        lengths.
-        OutOfMemoryError: there is no room for what the file says that it holds.
-    """
-    arrow = _arrow()
-    found: dict[str, np.ndarray] = {}
-    with _told(path, arrow), open_regular(path) as file:
-        table = _parquet(file, names, arrow) if form == "parquet" else _ipc(path, file, arrow, names)
-        _check_names(path, table.column_names)
-        for name, column in zip(table.column_names, table.columns, strict=True):
-            found[name] = _array(path, name, column, arrow)
-    return found
 
 
 class Kind(NamedTuple):
@@ -133,11 +91,12 @@ class Part(NamedTuple):
     columns: dict[str, np.ndarray | Texts]
 
 
-def column_kinds(files: Sequence[Path], form: str) -> dict[str, Kind]:
-    """What the columns of these files, which are one table, hold.
+def column_kinds(files: Sequence[Path], form: str, names: Collection[str] | None = None) -> dict[str, Kind]:
+    """What the columns (None: all) of these files, which are one table, hold.
 
     Raises:
-        DataError: as `read_tables`, but for what only their rows say.
+        DataError: pyarrow is missing, a file is damaged, a column is of something else, or the files have others than
+        the first.
     """
     arrow = _arrow()
     found: dict[str, Kind] = {}
@@ -145,7 +104,8 @@ def column_kinds(files: Sequence[Path], form: str) -> dict[str, Kind]:
         with _told(path, arrow), open_regular(path) as file:
             schema = _schema(file, form, arrow)
         _check_names(path, schema.names)
-        kinds = {field.name: _kind(what_of(path, field.name), field.type, arrow) for field in schema}
+        kinds = {field.name: _kind(what_of(path, field.name), field.type, arrow) for field in schema
+                 if names is None or field.name in names}
         found = found or kinds
         if kinds != found:
             raise _unlike(path, files[0], kinds.items() ^ found.items())
@@ -153,11 +113,11 @@ def column_kinds(files: Sequence[Path], form: str) -> dict[str, Kind]:
 
 
 def table_parts(files: Sequence[Path], form: str, names: Collection[str]) -> Iterator[Part]:
-    """The columns `names` of a table, some rows at a time, in as much memory as these take; numbers as `read_columns`
-    has them, texts as they are.
+    """Columns of a table, some rows at a time, in as much memory as these take: numbers [rows] or [rows, ...], where
+    missing ones are NaN, and texts. Of no columns the rows are counted.
 
     Raises:
-        DataError: as `read_columns`.
+        DataError: the file is damaged, or a column is of lists of different lengths.
         OutOfMemoryError: there is no room for what must be read at once.
     """
     arrow = _arrow()
@@ -186,32 +146,35 @@ def _parquet_parts(path: Path, file: Any, names: Collection[str], arrow: Any) ->
               default=0)
     budget.require(max((sum(min(2 * c.total_uncompressed_size, PAGES) for c in of) for _, of in chunks), default=0),
                    f"A part of table {path}", "write it with smaller row groups")
-    count = min(max(1, PART // max(1, row)), MOST_ROWS)
-    for batch in source.iter_batches(count, columns=[*names], use_threads=False):
+    for batch in source.iter_batches(_rows(row), columns=[*names], use_threads=False):
         yield batch.num_rows, batch
 
 
 def _ipc_parts(path: Path, file: Any, names: Collection[str], arrow: Any) -> Iterator[tuple[int, Any]]:
     """Batches as they lie in the file, which is mapped: such that are not packed take no memory, however large."""
     lying = arrow.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    schema = _opened(arrow.BufferReader(lying), arrow).schema
-    places = [i for i, name in enumerate(schema.names) if name in names] or [0]
-    chosen = arrow.ipc.IpcReadOptions(included_fields=places)
-    for batch in _batches(_opened(arrow.BufferReader(lying), arrow, options=chosen)):
+    for batch in _batches(_opened(arrow.BufferReader(lying), arrow)):
         buffers = [buffer for column in batch.columns for buffer in column.buffers() if buffer is not None]
         taken = sum(b.size for b in buffers if not lying.address <= b.address < lying.address + lying.size)
         budget.require(2 * taken, f"A part of table {path}", "write it with smaller batches")
-        row = batch.nbytes // max(1, batch.num_rows)
-        count = min(max(1, PART // max(1, row)), MOST_ROWS)
-        for start in range(0, batch.num_rows, count):
+        row = sum(batch.column(name).nbytes for name in names) // max(1, batch.num_rows)
+        for start in range(0, batch.num_rows, count := _rows(row)):
             part = batch.slice(start, count)
             yield part.num_rows, part
+
+
+def _rows(nbytes: int) -> int:
+    """How many rows of so many bytes are read together: wide tables take long where they are few."""
+    least, most = PART
+    room = budget.available()
+    size = most if room is None else min(max(least, room // PART_SHARE), most)
+    return min(max(1, size // max(1, nbytes)), MOST_ROWS)
 
 
 def _part(path: Path, name: str, column: Any, arrow: Any) -> np.ndarray | Texts:
     """Some rows of a column."""
     if not _is_text(column.type, arrow):
-        return _array(path, name, arrow.chunked_array([column]), arrow)
+        return _array(path, name, column, arrow)
     coded = column if arrow.types.is_dictionary(column.type) else column.dictionary_encode()
     used, places = np.unique(_places(coded.indices), return_inverse=True)
     missing = int(used[:1].tolist() == [-1])
@@ -341,29 +304,6 @@ def _told(path: Path, arrow: Any) -> Iterator[None]:
         raise DataError(f"Table {path} cannot be read: {one_line(error, SHOWN).rstrip('.')}.") from None
 
 
-def _claimed(path: Path, form: str, names: Collection[str] | None) -> int:
-    """Bytes that a table takes by what its file says before it is read; of Arrow's the file has as many at least, where
-    nothing is left out."""
-    arrow = _arrow()
-    with _told(path, arrow), open_regular(path) as file:
-        if form != "parquet":
-            return 2 * os.fstat(file.fileno()).st_size if names is None else 0
-        from pyarrow import parquet
-        found = parquet.ParquetFile(file).metadata
-        groups = map(found.row_group, range(found.num_row_groups))
-        values = sum(max(group.column(i).num_values, group.num_rows) for group in groups
-                     for i in range(group.num_columns)
-                     if names is None or group.column(i).path_in_schema.partition(".")[0] in names)
-        return 2 * 8 * values
-
-
-def _parquet(file: Any, names: Collection[str] | None, arrow: Any) -> Any:
-    from pyarrow import parquet
-    texts = [f.name for f in _schema(file, "parquet", arrow) if _is_text(f.type, arrow)]
-    source = parquet.ParquetFile(file, read_dictionary=texts)              # a text that is repeated is there once
-    return source.read(None if names is None else [*names], use_threads=False)
-
-
 def _schema(file: Any, form: str, arrow: Any) -> Any:
     if form == "parquet":
         from pyarrow import parquet
@@ -371,13 +311,13 @@ def _schema(file: Any, form: str, arrow: Any) -> Any:
     return _opened(file, arrow).schema
 
 
-def _opened(file: Any, arrow: Any, **options: Any) -> Any:
+def _opened(file: Any, arrow: Any) -> Any:
     """A file of Arrow's, or a stream."""
     try:
-        return arrow.ipc.open_file(file, **options)
+        return arrow.ipc.open_file(file)
     except arrow.ArrowInvalid:
         file.seek(0)
-        return arrow.ipc.open_stream(file, **options)
+        return arrow.ipc.open_stream(file)
 
 
 def _batches(source: Any) -> Iterator[Any]:
@@ -386,42 +326,21 @@ def _batches(source: Any) -> Iterator[Any]:
     return iter(source)
 
 
-def _ipc(path: Path, file: Any, arrow: Any, names: Collection[str] | None) -> Any:
-    """The batches of a file, or of a stream, whose sizes are looked at as they come."""
-    source = _opened(file, arrow)
-    kept, nbytes, schema = [], 0, source.schema
-    places = [i for i, name in enumerate(schema.names) if names is None or name in names]
-    for batch in _batches(source):
-        chosen = batch.select(places)
-        nbytes += chosen.nbytes
-        budget.require(2 * nbytes, f"Table {path}", REMEDY)
-        kept.append(chosen)
-    return arrow.Table.from_batches(kept, arrow.schema([schema.field(i) for i in places]))
-
-
 def _array(path: Path, name: str, column: Any, arrow: Any) -> np.ndarray:
-    """A column as an array."""
+    """Some rows of a column of numbers, or of lists of numbers, as an array."""
     kinds, what = arrow.types, what_of(path, name)
-    if _is_text(column.type, arrow):
-        coded = column if kinds.is_dictionary(column.type) else column.dictionary_encode()
-        return _texts(what, coded.unify_dictionaries())
     if kinds.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     shape = [len(column)]
     while _is_list(column.type, arrow):
         if column.null_count:
-            raise DataError(f"{what} has no list in {column.null_count:,} of its rows; leave them out.")
-        if not kinds.is_fixed_size_list(column.type):
-            lengths = {int(n) for chunk in column.chunks if len(chunk) for n in np.unique(chunk.value_lengths())}
-            if len(lengths) > 1:
-                raise DataError(f"{what} {UNEVEN}")
-        rows, kind = len(column), column.type.value_type
-        column = arrow.chunked_array([chunk.flatten() for chunk in column.chunks], kind)
+            raise DataError(f"{what} has rows without a list; leave them out.")
+        if not kinds.is_fixed_size_list(column.type) and len(np.unique(column.value_lengths())) > 1:
+            raise DataError(f"{what} {UNEVEN}")
+        rows, column = len(column), column.flatten()
         shape.append(len(column) // max(1, rows))
-    kind = column.type
-    _check_numbers(what, kind, arrow)
-    values = column.cast("float64") if kinds.is_decimal(kind) else column
-    numbers = np.asarray(values.to_numpy())
+    values = column.cast("float64") if kinds.is_decimal(column.type) else column
+    numbers = np.asarray(values.to_numpy(zero_copy_only=False))
     numbers = numbers.astype(np.float64) if numbers.dtype == object else numbers
     assert math.prod(shape) == numbers.size, (shape, numbers.size)
     return numbers.reshape(shape)
@@ -441,7 +360,10 @@ def _kind(what: str, kind: Any, arrow: Any) -> Kind:
     lists = 0
     while _is_list(kind, arrow):
         kind, lists = kind.value_type, lists + 1
-    _check_numbers(what, kind, arrow)
+    kinds = arrow.types
+    if not (kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind) or kinds.is_decimal(kind)):
+        raise DataError(f"{what} is of {one_line(kind, SHOWN)}, which are no numbers, no texts and no lists of "
+                        "numbers; leave it out of the file.")
     return Kind(False, lists)
 
 
@@ -453,22 +375,6 @@ def _is_text(kind: Any, arrow: Any) -> bool:
 def _is_list(kind: Any, arrow: Any) -> bool:
     kinds = arrow.types
     return bool(kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind))
-
-
-def _check_numbers(what: str, kind: Any, arrow: Any) -> None:
-    kinds = arrow.types
-    if not (kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind) or kinds.is_decimal(kind)):
-        raise DataError(f"{what} is of {one_line(kind, SHOWN)}, which are no numbers, no texts and no lists of "
-                        "numbers; leave it out of the file.")
-
-
-def _texts(what: str, column: Any) -> np.ndarray:
-    """A column of texts whose chunks share a dictionary; missing ones are empty."""
-    if not len(column):
-        return np.zeros(0, np.str_)
-    words = ["", *(text or "" for text in column.chunk(0).dictionary.to_pylist())]
-    budget.require(4 * len(column) * max(map(len, words)), what, REMEDY)
-    return np.array(words, np.str_)[np.concatenate([_places(chunk.indices) for chunk in column.chunks]) + 1]
 
 
 def _places(indices: Any) -> np.ndarray:

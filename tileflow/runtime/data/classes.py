@@ -3,7 +3,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +16,8 @@ CHUNK = 1 << 16
 """Rows looked at together."""
 
 
-class Numbered(NamedTuple):
+@dataclass(frozen=True)
+class Numbered:
     """Strings that were numbered where they were read. numbers: int64 [rows]. classes: what `class_numbers` says of
     them. dtype: of an array that would hold the strings."""
 

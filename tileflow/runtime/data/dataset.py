@@ -14,11 +14,11 @@ from ...memory import budget
 from ...memory.tensor import kind_of
 from ...memory.types import TensorType
 from ...options.options import Options
-from ...system.errors import DataError, OutOfMemoryError, see
+from ...system.errors import DataError, see
 from .classes import Numbered, numbered
 from .columns import LOOKED_AT, UNKNOWN_LENGTH, Column, Known, OneHot, is_read_by_row
 from .draws import Draws
-from .mapped import MappedArray
+from .filled import FilledArray, require_room
 from .scaling import Scaling, Statistics, resolve
 from .values import doubts
 
@@ -396,14 +396,12 @@ def _parts(array: np.ndarray) -> Iterator[np.ndarray]:
 
 def _as_bytes(array: np.ndarray, what: str) -> np.ndarray:
     """The array as uint8, in a temporary file where it is too large for memory."""
-    wanted = np.dtype(np.uint8)
-    try:
-        budget.require(array.size, what, "")
-        return array.astype(wanted)
-    except OutOfMemoryError:
-        made = MappedArray(array.shape, wanted, what)
+    in_memory = budget.fits(array.size)
+    if not in_memory:
+        require_room(array.size, what)
+    made = FilledArray(array.shape, np.dtype(np.uint8), what, in_memory)
     for part in _parts(array):
-        made.append(part.astype(wanted))
+        made.append(part)
     return made.finished()
 
 

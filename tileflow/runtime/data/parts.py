@@ -1,49 +1,135 @@
-"""Tables of Parquet and Arrow that do not fit into memory: what is taken of them goes into temporary files, some rows at a
-time. The numbers are those of tables that are read whole (`table.py`)."""
+"""Tables of Parquet and Arrow as arrays. They are gone through some rows at a time, once for what must be known of all
+rows, once more for the numbers, so that a table may be larger than memory."""
 from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from ...memory import budget
 from ...system.errors import DataError
-from .arrow import UNEVEN, Kind, Part, Texts, column_kinds, table_parts, what_of
+from .arrow import UNEVEN, Part, Texts, column_kinds, table_parts, what_of
 from .classes import Numbered, class_numbers
-from .mapped import CHANGED, MappedArray
+from .filled import CHANGED, FilledArray, require_room
 from .table import Table, Wanted, are_whole, check_is_category, check_named, check_words
 
 FLOAT, WHOLE = np.dtype(np.float64), np.dtype(np.int64)
 WORD = 256
 """Bytes that a text takes in a table of different ones, but for its letters."""
 
-Read = Callable[[Collection[str]], Iterator[Part]]
 
 
-def read_by_parts(path: Path, files: Sequence[Path], form: str, wanted: Wanted, texts: Sequence[str],
-                  known: Mapping[str, tuple[str, ...]]) -> Table | dict[str, Callable[[], np.ndarray | Numbered]]:
-    """What `table_of` makes of the columns of `files`; where some of them hold lists, readers of the columns by name.
+class ArrowTable:
+    """The files of a table. `notes`: sentences about how it was read, for the user."""
 
-    Raises:
-        DataError: what a table that is read whole is refused for, or the disk has no room.
-        OutOfMemoryError: there is no room for a part of the table, or for the different texts of a column.
-    """
-    kinds = column_kinds(files, form)
+    def __init__(self, path: Path, files: Sequence[Path], form: str, names: Collection[str] | None = None) -> None:
+        """path: what messages call the table. names: the columns that may be read; None: all.
 
-    def read(names: Collection[str]) -> Iterator[Part]:
-        return table_parts(files, form, names)
-    if any(kind.lists for kind in kinds.values()):
-        return {name: partial(_column, path, read, name, kind) for name, kind in kinds.items()}
-    return _table(path, read, kinds, wanted, texts, known)
+        Raises:
+            DataError: pyarrow is missing, a file is damaged, a column holds something else than numbers, texts and
+            lists of numbers, or files have other columns than the first.
+        """
+        self.path, self.files, self.form = path, files, form
+        self.kinds = column_kinds(files, form, names)
+        self.notes: tuple[str, ...] = ()
+        self._arrays: dict[str, np.ndarray] | None = None
 
+    @property
+    def has_lists(self) -> bool:
+        """Columns hold lists, so that it is arrays by name."""
+        return any(kind.lists for kind in self.kinds.values())
 
-def note(path: Path) -> str:
-    """What is said of such a table."""
-    return f"Table {path} does not fit into memory and is read from temporary files in {tempfile.gettempdir()}."
+    def arrays(self) -> dict[str, Callable[[], np.ndarray | Numbered]]:
+        """Readers of the columns by name. Each raises what `table` does, but for what that says of categories."""
+        return {name: partial(self._array, name) for name in self.kinds}
+
+    def _array(self, name: str) -> np.ndarray | Numbered:
+        """A column as an array of its own type; of texts their numbers."""
+        if self.kinds[name].texts:
+            column = _Labels(self._what(name))
+            return column.numbered(self._filled({name: column})[name])
+        if self._arrays is None:                                  # all together: files of many columns are read once
+            self._arrays = self._filled({n: _Array(self._what(n)) for n, kind in self.kinds.items() if not kind.texts})
+        return self._arrays[name]
+
+    def table(self, wanted: Wanted, texts: Sequence[str], known: Mapping[str, tuple[str, ...]]) -> Table:
+        """What is taken of the columns. texts, known: as `read_table` takes them.
+
+        Raises:
+            DataError: there are no rows, a column is wanted of texts that nobody says are categories, or that are too
+            many for these, lists have different lengths, or the disk has no room.
+            OutOfMemoryError: there is no room for a part of the table, or for the different texts of a column.
+        """
+        names, path = tuple(self.kinds), self.path
+        label, inputs, at = wanted.label(names), [names[i] for i in wanted.inputs(names)], wanted.weights(names)
+        check_named(path, names, texts)
+        columns: dict[str, _Numbers] = {}
+        for name in (names[i] for i in sorted(wanted.numbers(names))):
+            if self.kinds[name].texts:
+                check_is_category(path, name, texts, known)
+                columns[name] = _Category(path, name, known.get(name))
+            else:
+                columns[name] = _Numbers(self._what(name))
+        target: _Labels | _NumberLabels | None = None
+        if label is not None:
+            target = (_Labels if self.kinds[names[label]].texts else _NumberLabels)(self._what(names[label]))
+            columns[names[label]] = target
+        rows = self._look(columns)
+        if not rows:
+            raise DataError(f"Table {path} has no rows.")
+
+        def block(part: Part) -> np.ndarray:
+            found = {name: columns[name].numbers(part.columns[name]) for name in {*inputs}}
+            return np.stack([found[name] for name in inputs], 1) if inputs else np.empty((part.rows, 0))
+        outputs = {"x": _Output(f"Table {path}", (rows, len(inputs)), FLOAT, block)}
+        if target is not None and label is not None:
+            outputs["y"] = _Output.of(names[label], target, rows)
+        if at is not None:
+            outputs["w"] = _Output(self._what(names[at]), (rows,), FLOAT,
+                                   lambda part: columns[names[at]].numbers(part.columns[names[at]]))
+        made = self._fill([*columns], outputs)
+        categories = {name: column for name, column in columns.items() if isinstance(column, _Category)}
+        return Table(names, made["x"], label,
+                     target.numbered(made["y"]) if isinstance(target, _Labels) else made.get("y"), made.get("w"),
+                     categories={name: column.words for name, column in categories.items()},
+                     strange={name: column.strange for name, column in categories.items() if column.strange})
+
+    def _what(self, name: str) -> str:
+        return what_of(self.path, name)
+
+    def _filled(self, columns: Mapping[str, _Numbers]) -> dict[str, np.ndarray]:
+        """Columns as arrays of their own types."""
+        rows = self._look(columns)
+        return self._fill([*columns], {name: _Output.of(name, column, rows) for name, column in columns.items()})
+
+    def _look(self, columns: Mapping[str, _Numbers]) -> int:
+        """Go through the columns for the first time; how many rows they have."""
+        rows = 0
+        for part in table_parts(self.files, self.form, [name for name, column in columns.items() if column.looks]):
+            rows += part.rows
+            for name, found in part.columns.items():
+                columns[name].look(found)
+        return rows
+
+    def _fill(self, names: Collection[str], outputs: Mapping[str, _Output]) -> dict[str, np.ndarray]:
+        """Go through the columns `names` for the second time, and make arrays of them: in memory, where there is room
+        for as much again."""
+        nbytes = sum(math.prod(output.shape) * output.dtype.itemsize for output in outputs.values())
+        in_memory = budget.fits(2 * nbytes)
+        if not in_memory:
+            require_room(nbytes, f"Table {self.path}")
+            self.notes = (f"Table {self.path} does not fit into memory, so that its numbers are in temporary files in "
+                          f"{tempfile.gettempdir()}.",)
+        made = {key: FilledArray(output.shape, output.dtype, output.what, in_memory) for key, output in outputs.items()}
+        for part in table_parts(self.files, self.form, names):
+            for key, output in outputs.items():
+                made[key].append(output.made(part))
+        return {key: array.finished() for key, array in made.items()}
 
 
 class _Numbers:
@@ -87,7 +173,7 @@ class _NumberLabels(_Numbers):
         return self.numbers(rows).astype(self.dtype)
 
 
-class _Arrays(_Numbers):
+class _Array(_Numbers):
     """A column of its own type, in a table with lists."""
 
     looks = True
@@ -185,59 +271,14 @@ def _stripped(word: str) -> str:
     return word.strip().rstrip("\0")
 
 
-def _column(path: Path, read: Read, name: str, kind: Kind) -> np.ndarray | Numbered:
-    """A column as an array of its own type; of texts their numbers."""
-    column = (_Labels if kind.texts else _Arrays)(what_of(path, name))
-    rows = 0
-    for part in read([name]):
-        column.look(part.columns[name])
-        rows += part.rows
-    made = MappedArray((rows, *column.shape), column.dtype, column.what)
-    for part in read([name]):
-        made.append(column.made(part.columns[name]))
-    array = made.finished()
-    return column.numbered(array) if isinstance(column, _Labels) else array
+class _Output(NamedTuple):
+    """An array that is made of parts of a table. what: the beginning of a sentence about it."""
 
+    what: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    made: Callable[[Part], np.ndarray]
 
-def _table(path: Path, read: Read, kinds: Mapping[str, Kind], wanted: Wanted, texts: Sequence[str],
-           known: Mapping[str, tuple[str, ...]]) -> Table:
-    names = tuple(kinds)
-    label, inputs, at = wanted.label(names), [names[i] for i in wanted.inputs(names)], wanted.weights(names)
-    taken = {*inputs, *([] if at is None else [names[at]])}
-    check_named(path, names, texts)
-    columns: dict[str, _Numbers] = {}
-    for name in (names[i] for i in sorted(wanted.numbers(names))):
-        if kinds[name].texts:
-            check_is_category(path, name, texts, known)
-            columns[name] = _Category(path, name, known.get(name))
-        else:
-            columns[name] = _Numbers(what_of(path, name))
-    target: _Labels | _NumberLabels | None = None
-    if label is not None:
-        target = (_Labels if kinds[names[label]].texts else _NumberLabels)(what_of(path, names[label]))
-        columns[names[label]] = target
-
-    rows = 0
-    for part in read([name for name, column in columns.items() if column.looks]):
-        rows += part.rows
-        for name, found in part.columns.items():
-            columns[name].look(found)
-    if not rows:
-        raise DataError(f"Table {path} has no rows.")
-
-    x = MappedArray((rows, len(inputs)), FLOAT, f"Table {path}")
-    y = None if target is None else MappedArray((rows,), target.dtype, target.what)
-    w = None if at is None else MappedArray((rows,), FLOAT, what_of(path, names[at]))
-    for part in read(columns):
-        numbers = {name: columns[name].numbers(part.columns[name]) for name in taken}
-        x.append(np.stack([numbers[name] for name in inputs], 1) if inputs else np.empty((part.rows, 0)))
-        if w is not None and at is not None:
-            w.append(numbers[names[at]])
-        if y is not None and target is not None:
-            y.append(target.made(part.columns[names[label]]))                # type: ignore[index]
-    labels = None if y is None else y.finished()
-    categories = {name: column for name, column in columns.items() if isinstance(column, _Category)}
-    return Table(names, x.finished(), label,
-                 target.numbered(labels) if labels is not None and isinstance(target, _Labels) else labels,
-                 None if w is None else w.finished(), False, {name: c.words for name, c in categories.items()},
-                 {name: c.strange for name, c in categories.items() if c.strange})
+    @classmethod
+    def of(cls, name: str, column: _Numbers, rows: int) -> _Output:
+        return cls(column.what, (rows, *column.shape), column.dtype, lambda part: column.made(part.columns[name]))

@@ -30,9 +30,9 @@ from ...loss import WEIGHTS
 from ...memory.tensor import kind_of
 from ...options.losses import losses_by_output
 from ...options.options import Options
-from ...system.errors import DataError, OptionError, OutOfMemoryError
+from ...system.errors import DataError, OptionError
 from ...system.text import one_line
-from .arrow import ARROW_ENDINGS, ImageColumn, image_column, read_tables, table_files, unpacked_images
+from .arrow import ARROW_ENDINGS, ImageColumn, image_column, table_files, unpacked_images
 from .classes import Numbered
 from .columns import UNKNOWN_LENGTH, FirstRows, columns_of
 from .dataset import Dataset, Field
@@ -49,8 +49,8 @@ from .images import (
     pictures_of,
 )
 from .npy import open_npy, open_npz
-from .parts import note, read_by_parts
-from .table import Table, Wanted, has_names, listed_files, read_table, table_of
+from .parts import ArrowTable
+from .table import Wanted, has_names, listed_files, read_table
 
 LABEL_NAMES = ("y", "label", "labels", "target", "targets")
 BUILT_IN = ("digits",)
@@ -334,13 +334,13 @@ def _image_table(path: Path, files: Sequence[Path], options: Options, trained: R
     at = _label_column(held.columns, options, trained, path), _weights_column(held.columns, options, trained, path)
     label, weights = (None if place is None else held.columns[place] for place in at)
     read = [name for name in (label, weights) if name is not None]
-    others = read_tables(files, form, read) if read else {}
-    labels = None if label is None else others[label]
+    others = ArrowTable(path, files, form, read).arrays() if read else {}
+    labels = None if label is None else others[label]()
     classes = held.classes.get(label) if label is not None else None
-    if labels is None or labels.dtype.kind not in "iu" or labels.max(initial=0) >= len(classes or ()):
+    if not isinstance(labels, np.ndarray) or labels.dtype.kind not in "iu" or labels.max(initial=0) >= len(classes or ()):
         classes = None
-    found = Listing(unpacked_images(files, form, held.name), labels, (), None if weights is None else others[weights],
-                    classes)
+    weighed = None if weights is None else Field.of(others[weights](), f"Column {weights} of table {path}").array
+    found = Listing(unpacked_images(files, form, held.name), labels, (), weighed, classes)
     if not found.paths:
         raise DataError(f"Table {path} has no rows.")
     return Data(dataset_of(found, str(path), options, trained.images, label), None)
@@ -391,11 +391,16 @@ def _table(path: Path, options: Options, trained: Roles, form: str, files: Seque
 
     wanted = Wanted(label_of, inputs_of, lambda columns: _weights_column(columns, options, trained, path))
     given = wanted, options.categories, trained.categories
-    found, notes = _read_arrow(path, files, form, *given) if files else (read_table(path, *given), ())
-    if not isinstance(found, Table):
-        data = _named(found, str(path), options, trained)
-        return Data(replace(data.train, notes=(*notes, *data.train.notes)), data.test)
-    table = found
+    notes: tuple[str, ...] = ()
+    if not files:
+        table = read_table(path, *given)
+    else:
+        source = ArrowTable(path, files, form)
+        if source.has_lists:
+            data = _named(source.arrays(), str(path), options, trained)
+            return Data(replace(data.train, notes=(*source.notes, *data.train.notes)), data.test)
+        table = source.table(*given)
+        notes = source.notes
     label, chosen = table.label, inputs_of(table.columns)
     present = set(table.columns)
     lost = [] if options.inputs or not has_names(table.columns) else [name for name in trained.inputs if name not in present]
@@ -425,20 +430,6 @@ def _table(path: Path, options: Options, trained: Roles, form: str, files: Seque
     return Data(Dataset.of({"x": table.inputs}, table.target, str(path), columns=columns, notes=notes, more=more,
                            label_name=None if label is None else table.columns[label], categories=table.categories),
                 None)
-
-
-def _read_arrow(path: Path, files: Sequence[Path], form: str, wanted: Wanted, texts: Sequence[str],
-                known: Mapping[str, tuple[str, ...]]) -> tuple[Table | Arrays, tuple[str, ...]]:
-    """A table of Parquet or Arrow, or its columns by name where some of them hold lists: in memory if there is room.
-    And what to say of it."""
-    try:
-        columns = read_tables(files, form)
-        if any(array.ndim > 1 for array in columns.values()):
-            return {name: _holding(array) for name, array in columns.items()}, ()
-        return table_of(path, columns, wanted, texts, known), ()
-    except OutOfMemoryError:
-        pass                                              # what was read is let go of here
-    return read_by_parts(path, files, form, wanted, texts, known), (note(path),)
 
 
 def _label_column(columns: tuple[str, ...], options: Options, trained: Roles, path: Path) -> int | None:

@@ -120,34 +120,6 @@ def read_table(path: Path, wanted: Wanted, texts: Sequence[str] = (),
     return _taken(columns, values, wanted, words, {columns[i]: c for i, c in found.items()}, counted)
 
 
-def table_of(path: Path, columns: Mapping[str, np.ndarray], wanted: Wanted, texts: Sequence[str],
-             known: Mapping[str, tuple[str, ...]]) -> Table:
-    """Columns [rows] of numbers and texts as the table that `read_table` makes of a file's.
-
-    Raises:
-        DataError: there are no rows, or a wanted column holds texts that nobody says are categories.
-    """
-    names = tuple(columns)
-    rows = len(next(iter(columns.values()), ()))
-    if not rows:
-        raise DataError(f"Table {path} has no rows.")
-    budget.require(COPIES * 8 * rows * len(names), f"Table {path}", FEWER)
-    label, values = wanted.label(names), np.full((rows, len(names)), math.nan)
-    found: dict[str, _Category] = {}
-    check_named(path, names, texts)
-    for place in sorted({*wanted.numbers(names), *([] if label is None else [label])}):
-        name, column = names[place], columns[names[place]]
-        if column.dtype.kind != "U":
-            values[:, place] = column
-        elif place != label:
-            check_is_category(path, name, texts, known)
-            different, places = np.unique(np.char.strip(column), return_inverse=True)
-            found[name] = _category(path, name, different.tolist(), places, known)
-            values[:, place] = found[name].numbers
-    words = columns[names[label]] if label is not None and columns[names[label]].dtype.kind == "U" else None
-    return _taken(names, values, wanted, words, found)
-
-
 def are_whole(numbers: np.ndarray) -> bool:
     """Labels of numbers that are taken for int64."""
     return bool(np.all(np.isfinite(numbers))) and np.array_equal(numbers, np.trunc(numbers))
