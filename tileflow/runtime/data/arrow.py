@@ -22,7 +22,7 @@ from ...system.text import one_line
 from .images import PARTS
 from .limits import SHOWN
 
-PART = 1 << 22, 1 << 26
+PART = 1 << 22, 1 << 28
 """Bytes of the rows that are read together: at least, and at most."""
 PART_SHARE = 64
 """A part of the memory that can be had."""
@@ -120,15 +120,14 @@ def table_parts(files: Sequence[Path], form: str, names: Collection[str]) -> Ite
         DataError: the file is damaged, or a column is of lists of different lengths.
         OutOfMemoryError: there is no room for what must be read at once.
     """
-    arrow = _arrow()
+    arrow, names = _arrow(), dict.fromkeys(names)
     for path in files:
         with _told(path, arrow), open_regular(path) as file:
             batches = (_parquet_parts if form == "parquet" else _ipc_parts)(path, file, names, arrow)
             for rows, batch in batches:
                 if not rows:
                     continue
-                yield Part(rows, {name: _part(path, name, batch.column(batch.schema.get_field_index(name)), arrow)
-                                  for name in names})
+                yield Part(rows, {name: _part(path, name, batch.column(name), arrow) for name in names})
 
 
 def _parquet_parts(path: Path, file: Any, names: Collection[str], arrow: Any) -> Iterator[tuple[int, Any]]:
@@ -139,8 +138,8 @@ def _parquet_parts(path: Path, file: Any, names: Collection[str], arrow: Any) ->
         yield source.metadata.num_rows, None
         return
     groups = [source.metadata.row_group(i) for i in range(source.num_row_groups)]
-    chunks = [(group.num_rows, [group.column(i) for i in range(group.num_columns)
-                                if group.column(i).path_in_schema.partition(".")[0] in names])
+    chunks = [(group.num_rows, [chunk for chunk in map(group.column, range(group.num_columns))
+                                if chunk.path_in_schema.partition(".")[0] in names])
               for group in groups if group.num_rows > 0]
     row = max((sum(max(8 * c.num_values, c.total_uncompressed_size) for c in of) // rows for rows, of in chunks),
               default=0)

@@ -399,10 +399,10 @@ def _as_bytes(array: np.ndarray, what: str) -> np.ndarray:
     in_memory = budget.fits(array.size)
     if not in_memory:
         require_room(array.size, what)
-    made = FilledArray(array.shape, np.dtype(np.uint8), what, in_memory)
-    for part in _parts(array):
-        made.append(part)
-    return made.finished()
+    with FilledArray(array.shape, np.dtype(np.uint8), what, in_memory) as made:
+        for part in _parts(array):
+            made.append(part)
+        return made.finished()
 
 
 def _holds_bytes(array: np.ndarray) -> bool:

@@ -5,7 +5,7 @@ import math
 import mmap
 import tempfile
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
 
 import numpy as np
 
@@ -19,7 +19,7 @@ CHANGED = "changed while it was read."
 
 
 class FilledArray:
-    """An array [rows, ...] that is written from its first row on.
+    """An array [rows, ...] that is written from its first row on, within a `with` block.
 
     Its file, where it has one, is without a name, so that nothing is left of it once nobody has the array, however the
     process ends; it is read from the disk as needed.
@@ -34,6 +34,13 @@ class FilledArray:
             self._held = np.empty(shape, dtype)
             return
         self._file = _nameless()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._file is not None:
+            self._file.close()
 
     def append(self, rows: np.ndarray) -> None:
         """Write the next rows, [some, ...] of any type that can become the array's.
@@ -66,10 +73,9 @@ class FilledArray:
             raise DataError(f"{self.what} {CHANGED}")
         if self._file is None:
             return self._held
-        with self._file as file:
-            if not math.prod(self.shape):
-                return np.zeros(self.shape, self.dtype)
-            memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        if not math.prod(self.shape):
+            return np.zeros(self.shape, self.dtype)
+        memory = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
         return np.frombuffer(memory, self.dtype).reshape(self.shape)
 
 

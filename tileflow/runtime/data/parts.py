@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
 from functools import cached_property, partial
 from pathlib import Path
 from typing import NamedTuple
@@ -125,11 +126,13 @@ class ArrowTable:
             require_room(nbytes, f"Table {self.path}")
             self.notes = (f"Table {self.path} does not fit into memory, so that its numbers are in temporary files in "
                           f"{tempfile.gettempdir()}.",)
-        made = {key: FilledArray(output.shape, output.dtype, output.what, in_memory) for key, output in outputs.items()}
-        for part in table_parts(self.files, self.form, names):
-            for key, output in outputs.items():
-                made[key].append(output.made(part))
-        return {key: array.finished() for key, array in made.items()}
+        with ExitStack() as stack:
+            made = {key: stack.enter_context(FilledArray(output.shape, output.dtype, output.what, in_memory))
+                    for key, output in outputs.items()}
+            for part in table_parts(self.files, self.form, names):
+                for key, output in outputs.items():
+                    made[key].append(output.made(part))
+            return {key: array.finished() for key, array in made.items()}
 
 
 class _Numbers:
