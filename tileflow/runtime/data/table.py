@@ -26,7 +26,7 @@ COPIES = 2
 """Arrays of all values that there are at once: NumPy's and the columns chosen."""
 LONGEST_LINE = 1 << 24
 """Characters of a header."""
-FEWER = "use .npy files, which are read from disk as needed, or fewer rows"
+FEWER = "use .parquet or .npy files, which may be larger than memory, or fewer rows"
 ANY = "*"
 """Among names of columns: every one of texts."""
 MOST_WORDS = 10_000
@@ -105,7 +105,7 @@ def read_table(path: Path, wanted: Wanted, texts: Sequence[str] = (),
         words = None
         found = _texts(path, delimiter, columns, header, numbers, texts, known or {}) if texts or known else {}
         if values is None or values.shape[1] != len(columns) or found:
-            budget.require(NUMBER * cells_in_all, f"Table {path}, read cell by cell,", "use .npy files, or fewer rows")
+            budget.require(NUMBER * cells_in_all, f"Table {path}, read cell by cell,", FEWER)
             words = None if label is None else _words(_lines(path, delimiter, len(columns), header), label)
             read = sorted((numbers | ({label} if words is None and label is not None else set())) - {*found})
             rows = len(words) if words is not None else next((len(c.numbers) for c in found.values()), None)
