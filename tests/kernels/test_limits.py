@@ -64,7 +64,8 @@ def test_files_that_lie_in_memory(tmp_path: Path):
     groups = (tmp_path / "proc/self/mountinfo").read_text()
     for kind, where, room in (("ext4", device, None), ("tmpfs", device + 1, None), ("tmpfs", device, GB),
                               ("ramfs", device, GB)):
-        machine.write("proc/self/mountinfo", f"{groups}40 23 {os.major(where)}:{os.minor(where)} / /t rw - {kind} none rw")
+        mounted = f"40 23 {os.major(where)}:{os.minor(where)} / /t rw - {kind} none rw"
+        machine.write("proc/self/mountinfo", groups + mounted)
         machine.write("proc/self/statm", "9999999 1 1 1 1 9999999 1")
         found = limits.memory_of_files(tmp_path, tmp_path)
         assert (found and found.nbytes) == room, (kind, where)

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import decimal
+import errno
 import gc
 import itertools
 import os
@@ -108,7 +109,7 @@ LABELS: tuple[tuple[str, Any], ...] = (("y", None), ("f4", None), ("colour", Non
 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_tables_that_do_not_fit_are_the_same_numbers(ending: str, tmp_path: Path, scarce: Scarce):
-    """Every type of column, any of them the label; categories by names, by the mark for all, and those of a training."""
+    """Every type of column, any of them the label; categories by names, by the mark for all, those of a training."""
     columns = column_of_all(np.random.default_rng(3))
     known = Roles(categories={"colour": ("green", "red"), "town": ("Ulm",)}, label="y", inputs=("town", "colour", "f8"))
     for (label, values), texts in zip(LABELS, itertools.cycle([("colour", "town"), ("*",)])):
@@ -119,8 +120,8 @@ def test_tables_that_do_not_fit_are_the_same_numbers(ending: str, tmp_path: Path
         with scarce():
             same(open_data(path, options).train, whole)
     path = written(tmp_path / f"t.{ending}", columns)
-    for options, roles in ((Options(inputs=["f4", "colour", "u1"], label="f8", categories="colour", sample_weight="b"), None),
-                           (Options(inputs=["y", "f4"], label="y"), None), (Options(), known)):
+    chosen = Options(inputs=["f4", "colour", "u1"], label="f8", categories="colour", sample_weight="b")
+    for options, roles in ((chosen, None), (Options(inputs=["y", "f4"], label="y"), None), (Options(), known)):
         whole = open_data(path, options, roles).train
         with scarce():
             same(open_data(path, options, roles).train, whole)
@@ -302,11 +303,21 @@ def test_the_disk_must_have_room(tmp_path: Path, scarce: Scarce, monkeypatch: py
                                                     r"of .*temporary has 79,999 left; the environment variable TMPDIR"):
                     open_data(path)
     with scarce() as folder:
-        monkeypatch.setattr(filled, "_nameless", lambda: os.fdopen(os.open("/dev/full", os.O_RDWR), "r+b", 0))
+        monkeypatch.setattr(filled, "_nameless", lambda: os.fdopen(os.open("/dev/full", os.O_RDWR), "r+b"))
         with pytest.raises(DataError, match=r"is written into a temporary file, and .*temporary does not take it: "
                                             r"No space left on device; .* TMPDIR"):
             open_data(path)
     assert not os.listdir(folder)
+    monkeypatch.undo()
+    with scarce(), monkeypatch.context() as changed:                   # addresses, too
+        changed.setattr(filled.mmap, "mmap", no_addresses)
+        with pytest.raises(OutOfMemoryError, match=r"t.parquet lies in a temporary file that this process cannot map: "
+                                                   r"Cannot allocate memory; .* \(ulimit -v\)"):
+            open_data(path)
+
+
+def no_addresses(*_: Any, **more: Any) -> None:
+    raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
 
 def test_temporary_files_in_memory_need_room_there(tmp_path: Path, scarce: Scarce, monkeypatch: pytest.MonkeyPatch):

@@ -1,5 +1,5 @@
-"""Parquet and Arrow files (extra `tables`: pyarrow): columns of numbers, texts and lists of numbers, some rows at a time,
-and columns of image files."""
+"""Parquet and Arrow files (extra `tables`: pyarrow): columns of numbers, texts and lists of numbers, some rows at a
+time, and columns of image files."""
 from __future__ import annotations
 
 import json

@@ -1,6 +1,7 @@
 """Arrays that are filled some rows at a time: in memory, or in temporary files where they are too large for it."""
 from __future__ import annotations
 
+import contextlib
 import math
 import mmap
 import tempfile
@@ -11,7 +12,7 @@ import numpy as np
 
 from ...feed.unpacked import FULL
 from ...memory import budget
-from ...system.errors import DataError
+from ...system.errors import DataError, OutOfMemoryError
 from ...system.files import require_space
 
 REMEDY = "the environment variable TMPDIR names another folder for temporary files"
@@ -40,7 +41,8 @@ class FilledArray:
 
     def __exit__(self, *error: object) -> None:
         if self._file is not None:
-            self._file.close()
+            with contextlib.suppress(OSError):                    # what a full disk did not take is not wanted any more
+                self._file.close()
 
     def append(self, rows: np.ndarray) -> None:
         """Write the next rows, [some, ...] of any type that can become the array's.
@@ -68,14 +70,23 @@ class FilledArray:
                             f"take it: {error.strerror}; {REMEDY}.") from None
 
     def finished(self) -> np.ndarray:
-        """The array, which nobody writes any more; DataError where rows are missing."""
+        """The array, which nobody writes any more.
+
+        Raises:
+            DataError: rows are missing.
+            OutOfMemoryError: the process may not even have so many addresses.
+        """
         if self.rows != self.shape[0]:
             raise DataError(f"{self.what} {CHANGED}")
         if self._file is None:
             return self._held
         if not math.prod(self.shape):
             return np.zeros(self.shape, self.dtype)
-        memory = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+        try:
+            memory = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+        except OSError as error:
+            raise OutOfMemoryError(f"{self.what} lies in a temporary file that this process cannot map: "
+                                   f"{error.strerror}; allow it more addresses (ulimit -v).") from None
         return np.frombuffer(memory, self.dtype).reshape(self.shape)
 
 

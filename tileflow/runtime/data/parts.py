@@ -24,7 +24,6 @@ WORD = 256
 """Bytes that a text takes in a table of different ones, but for its letters."""
 
 
-
 class ArrowTable:
     """The files of a table. `notes`: sentences about how it was read, for the user."""
 
@@ -148,7 +147,7 @@ class _Numbers:
         self.what = what
 
     def look(self, rows: np.ndarray | Texts) -> None:
-        pass
+        """Find out what must be known of all rows, of some of them."""
 
     def numbers(self, rows: np.ndarray | Texts) -> np.ndarray:
         """As an input of a table."""
@@ -183,12 +182,12 @@ class _Array(_Numbers):
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
-        self.found: tuple[np.dtype, tuple[int, ...]] | None = None
+        self.seen = False
 
     def look(self, rows: np.ndarray | Texts) -> None:
         assert isinstance(rows, np.ndarray)
-        if self.found is None:
-            self.dtype, self.shape = self.found = rows.dtype, rows.shape[1:]
+        if not self.seen:
+            self.seen, self.dtype, self.shape = True, rows.dtype, rows.shape[1:]
         self.dtype = np.result_type(self.dtype, rows.dtype)         # whole numbers are float64 where one is missing
         if rows.shape[1:] != self.shape:
             raise DataError(f"{self.what} {UNEVEN}")
@@ -234,6 +233,7 @@ class _Labels(_Numbers):
             raise DataError(f"{self.what} {CHANGED}") from None
 
     def numbered(self, array: np.ndarray) -> Numbered:
+        """All that was made of them."""
         return Numbered(array, self.classes[1], np.dtype(("U", max(1, self.longest))))
 
 
