@@ -28,10 +28,8 @@ PART_SHARE = 64
 """A part of the memory that can be had."""
 MOST_ROWS = 1 << 16
 """So many of them at most."""
-BUFFER = 1 << 16
-"""Bytes of a column of Parquet that are read together."""
-PAGES = 5 << 19
-"""Bytes that a column of Parquet takes while it is read: a page, packed and not, of which writers make a megabyte."""
+PAGE = 3 << 19
+"""Bytes that a page of Parquet takes while it is read, packed and not, of which writers make a megabyte."""
 
 UNEVEN = "holds lists of different lengths; pad them to one."
 """The end of a sentence about a column."""
@@ -133,7 +131,8 @@ def table_parts(files: Sequence[Path], form: str, names: Collection[str]) -> Ite
 def _parquet_parts(path: Path, file: Any, names: Collection[str], arrow: Any) -> Iterator[tuple[int, Any]]:
     from pyarrow import parquet
     texts = [f.name for f in _schema(file, "parquet", arrow) if f.name in names and _is_text(f.type, arrow)]
-    source = parquet.ParquetFile(file, read_dictionary=texts, buffer_size=BUFFER, pre_buffer=False)
+    mapped = _mapped(file)
+    source = parquet.ParquetFile(arrow.BufferReader(arrow.py_buffer(mapped)), read_dictionary=texts, pre_buffer=False)
     if not names:
         yield source.metadata.num_rows, None
         return
@@ -143,15 +142,37 @@ def _parquet_parts(path: Path, file: Any, names: Collection[str], arrow: Any) ->
               for group in groups if group.num_rows > 0]
     row = max((sum(max(8 * c.num_values, c.total_uncompressed_size) for c in of) // rows for rows, of in chunks),
               default=0)
-    budget.require(max((sum(min(2 * c.total_uncompressed_size, PAGES) for c in of) for _, of in chunks), default=0),
-                   f"A part of table {path}", "write it with smaller row groups")
+    budget.require(max((sum(map(_held, of)) for _, of in chunks), default=0), f"A part of table {path}",
+                   "write it with smaller row groups")
     for batch in source.iter_batches(_rows(row), columns=[*names], use_threads=False):
         yield batch.num_rows, batch
+        _let_go(mapped)
+
+
+def _held(chunk: Any) -> int:
+    """Bytes that a column of a row group takes while it is read: its dictionary, where it has one, and a page."""
+    dictionary = 0
+    if chunk.has_dictionary_page and chunk.dictionary_page_offset is not None:
+        packed = max(0, chunk.data_page_offset - chunk.dictionary_page_offset)
+        dictionary = packed * chunk.total_uncompressed_size // max(1, chunk.total_compressed_size)
+    return int(min(2 * chunk.total_uncompressed_size, PAGE + dictionary))
+
+
+def _mapped(file: Any) -> mmap.mmap:
+    """A file as it lies on the disk: what is not packed takes no memory, however large, and what is, page by page.
+    (Arrow's buffered streams keep what they have read of small pages.)"""
+    return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def _let_go(mapped: mmap.mmap) -> None:
+    """What was read of a file counts no longer as this process's memory; the system keeps it while it has room."""
+    if hasattr(mmap, "MADV_DONTNEED"):
+        mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def _ipc_parts(path: Path, file: Any, names: Collection[str], arrow: Any) -> Iterator[tuple[int, Any]]:
-    """Batches as they lie in the file, which is mapped: such that are not packed take no memory, however large."""
-    lying = arrow.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    mapped = _mapped(file)
+    lying = arrow.py_buffer(mapped)
     for batch in _batches(_opened(arrow.BufferReader(lying), arrow)):
         buffers = [buffer for column in batch.columns for buffer in column.buffers() if buffer is not None]
         taken = sum(b.size for b in buffers if not lying.address <= b.address < lying.address + lying.size)
@@ -160,6 +181,7 @@ def _ipc_parts(path: Path, file: Any, names: Collection[str], arrow: Any) -> Ite
         for start in range(0, batch.num_rows, count := _rows(row)):
             part = batch.slice(start, count)
             yield part.num_rows, part
+            _let_go(mapped)
 
 
 def _rows(nbytes: int) -> int:
