@@ -28,7 +28,7 @@ from tileflow.memory.types import TensorType
 from tileflow.options.options import Options
 from tileflow.runtime.data import Dataset, Roles, arrow, filled, open_data
 from tileflow.runtime.data import table as tables
-from tileflow.system.errors import DataError, OutOfMemoryError
+from tileflow.system.errors import DataError, OutOfMemoryError, TileflowError
 
 ROWS = 700
 COLOURS = (" red", "blue", None, "green\0", "", "red ")
@@ -389,6 +389,28 @@ def test_nothing_is_left_of_temporary_files(tmp_path: Path, scarce: Scarce, monk
             assert seen == [True] * 4
             assert not held(folder)
             assert not os.listdir(folder)
+
+
+@pytest.mark.parametrize("ending", ["arrow", "packed.arrow"])
+def test_damaged_arrow_tables_end_in_a_sentence(ending: str, tmp_path: Path):
+    """Places of texts and lists in such a file lead anywhere; a table or an error of ours comes of it."""
+    rng, path, found = np.random.default_rng(11), tmp_path / f"t.{ending}", [0, 0]
+    pa = needs("pyarrow")
+    colours, texts = ["a", None, "long"] * 20, pa.array(["x", "y"] * 30).dictionary_encode()
+    whole = Path(written(path, {"a": rng.random(60), "colour": colours, "text": texts, "y": [0] * 60}, 20)).read_bytes()
+    options = Options(categories=["colour", "text"])
+    assert len(open_data(path, options).train) == 60
+    for _ in range(150):
+        damaged = bytearray(whole)
+        for at in rng.integers(0, len(whole), 3):
+            damaged[at] = rng.integers(0, 256)
+        path.write_bytes(damaged)
+        try:
+            open_data(path, options)
+            found[0] += 1
+        except TileflowError:
+            found[1] += 1
+    assert min(found) > 5, found
 
 
 @pytest.mark.parametrize("change", ["fewer", "more", "words"])

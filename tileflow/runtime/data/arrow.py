@@ -101,9 +101,9 @@ def column_kinds(files: Sequence[Path], form: str, names: Collection[str] | None
     for path in files:
         with _told(path, arrow), open_regular(path) as file:
             schema = _schema(file, form, arrow)
-        _check_names(path, schema.names)
-        kinds = {field.name: _kind(what_of(path, field.name), field.type, arrow) for field in schema
-                 if names is None or field.name in names}
+            _check_names(path, schema.names)
+            kinds = {field.name: _kind(what_of(path, field.name), field.type, arrow) for field in schema
+                     if names is None or field.name in names}
         found = found or kinds
         if kinds != found:
             raise _unlike(path, files[0], kinds.items() ^ found.items())
@@ -177,9 +177,14 @@ def _ipc_parts(path: Path, file: Any, names: Collection[str], arrow: Any) -> Ite
         buffers = [buffer for column in batch.columns for buffer in column.buffers() if buffer is not None]
         taken = sum(b.size for b in buffers if not lying.address <= b.address < lying.address + lying.size)
         budget.require(2 * taken, f"A part of table {path}", "write it with smaller batches")
-        row = sum(batch.column(name).nbytes for name in names) // max(1, batch.num_rows)
-        for start in range(0, batch.num_rows, count := _rows(row)):
-            part = batch.slice(start, count)
+        if not names:
+            yield batch.num_rows, batch
+            continue
+        chosen = batch.select([*names])
+        chosen.validate(full=True)                           # places of texts and lists may lead anywhere
+        count = _rows(chosen.nbytes // max(1, batch.num_rows))
+        for start in range(0, batch.num_rows, count):
+            part = chosen.slice(start, count)
             yield part.num_rows, part
             _let_go(mapped)
 
@@ -282,7 +287,9 @@ def _parts(path: Path, file: Any, form: str, name: str, arrow: Any) -> Iterator[
     else:
         for batch in _batches(_opened(file, arrow)):
             budget.require(2 * batch.nbytes, f"A part of table {path}", "write it with smaller batches")
-            yield batch.column(batch.schema.get_field_index(name))
+            column = batch.column(batch.schema.get_field_index(name))
+            column.validate(full=True)
+            yield column
 
 
 def _is_bytes(kind: Any, arrow: Any) -> bool:

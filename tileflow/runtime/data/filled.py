@@ -16,7 +16,7 @@ from ...system.errors import DataError, OutOfMemoryError
 from ...system.files import require_space
 
 REMEDY = "the environment variable TMPDIR names another folder for temporary files"
-CHANGED = "changed while it was read."
+CHANGED = "holds other rows than it said at first: it is damaged, or changed while it was read."
 
 
 class FilledArray:

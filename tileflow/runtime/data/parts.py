@@ -80,7 +80,7 @@ class ArrowTable:
             target = (_Labels if self.kinds[names[label]].texts else _NumberLabels)(self._what(names[label]))
             columns[names[label]] = target
         rows = self._look(columns)
-        if not rows:
+        if rows < 1:
             raise DataError(f"Table {path} has no rows.")
 
         def block(part: Part) -> np.ndarray:
