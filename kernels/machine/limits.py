@@ -57,6 +57,19 @@ def memory(root: Path = ROOT) -> Room | None:
     return min(_rooms(root), key=lambda room: room.nbytes, default=None)
 
 
+def memory_of_files(folder: Path, root: Path = ROOT) -> Room | None:
+    """The memory that files of a folder can still take, where they lie in memory (tmpfs); None where they lie on a
+    disk, or the system does not say."""
+    device = os.stat(folder).st_dev
+    for line in _text(root / "proc/self/mountinfo").splitlines():
+        before, _, after = line.partition(" - ")
+        fields = before.split()
+        in_memory = after.split()[:1] in (["tmpfs"], ["ramfs"])
+        if in_memory and fields[2:3] == [f"{os.major(device)}:{os.minor(device)}"]:
+            return min(_rooms_of_all(root), key=lambda room: room.nbytes, default=None)
+    return None
+
+
 class Processors:
     """How many threads can run at once: the processors this process may use, or the share of them that its control groups allow.
 
@@ -99,6 +112,12 @@ def quota(root: Path = ROOT) -> float | None:
 
 def _rooms(root: Path) -> Iterator[Room]:
     """What each limit leaves."""
+    yield from _rooms_of_all(root)
+    yield from _own_rooms(root)
+
+
+def _rooms_of_all(root: Path) -> Iterator[Room]:
+    """What the limits leave that are not this process's own."""
     host = dict(re.findall(r"^(\w+):\s+(\d+)", _text(root / "proc/meminfo"), re.MULTILINE))
     swap = int(host.get("SwapFree", 0)) * 1024
     if "MemAvailable" in host:
@@ -107,7 +126,6 @@ def _rooms(root: Path) -> Iterator[Room]:
         yield Room(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), "the machine's memory")
     for group in groups(root, "memory"):
         yield from _group_rooms(group, swap)
-    yield from _own_rooms(root)
 
 
 def _group_rooms(group: Group, swap: int) -> Iterator[Room]:

@@ -55,6 +55,22 @@ def test_without_groups_the_machines_memory(tmp_path: Path):
     assert limits.quota(tmp_path) is None
 
 
+def test_files_that_lie_in_memory(tmp_path: Path):
+    """They take the machine's, and a control group's: limits on this process alone do not count them."""
+    machine = Machine(tmp_path)
+    machine.v2("/a")
+    machine.group("a", memory__max=GB, memory__current=0)
+    device = os.stat(tmp_path).st_dev
+    groups = (tmp_path / "proc/self/mountinfo").read_text()
+    for kind, where, room in (("ext4", device, None), ("tmpfs", device + 1, None), ("tmpfs", device, GB),
+                              ("ramfs", device, GB)):
+        mounted = f"40 23 {os.major(where)}:{os.minor(where)} / /t rw - {kind} none rw"
+        machine.write("proc/self/mountinfo", groups + mounted)
+        machine.write("proc/self/statm", "9999999 1 1 1 1 9999999 1")
+        found = limits.memory_of_files(tmp_path, tmp_path)
+        assert (found and found.nbytes) == room, (kind, where)
+
+
 def test_version_2(tmp_path: Path):
     machine = Machine(tmp_path)
     machine.v2("/system.slice/a.service")

@@ -76,6 +76,22 @@ def test_what_is_small_or_unknown_is_not_asked_for(monkeypatch: pytest.MonkeyPat
     memory.require(memory.SMALL - 1, "It", "do without")
 
 
+def test_files_in_memory_are_budgeted_as_memory_is(room: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    room(20 * MB)
+    assert [memory.fits(20 * MB), memory.fits(21 * MB), memory.fits(memory.SMALL - 1)] == [True, False, True]
+    for found in (None, limits.Room(30 * MB + memory.RESERVE, "a test")):
+        monkeypatch.setattr(limits, "memory_of_files", lambda folder, found=found: found)
+        memory.require_for_file(tmp_path, 30 * MB, "It", "do without")
+        if found is None:                                           # on a disk
+            memory.require_for_file(tmp_path, 1 << 60, "It", "do without")
+            continue
+        with pytest.raises(OutOfMemoryError, match=r"It needs 33 MB of .*, whose files lie in memory, and 31 MB can be "
+                                                   r"had \(a test\); do without\."):
+            memory.require_for_file(tmp_path, 31 * MB, "It", "do without")
+    monkeypatch.setattr(limits, "memory_of_files", lambda folder: 1 / 0)
+    memory.require_for_file(tmp_path, memory.SMALL - 1, "It", "do without")
+
+
 # ---- programs
 
 def test_a_small_file_that_needs_much(tmp_path: Path, room: Any):

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from ..kernels.machine import limits
 from ..system.errors import OutOfMemoryError
@@ -39,12 +40,29 @@ def require(nbytes: int, what: str, remedy: str) -> None:
     Raises:
         OutOfMemoryError: there is not.
     """
-    if nbytes < SMALL:
-        return
-    room = limits.memory()
-    if room is None or nbytes <= room.nbytes - RESERVE:
-        return
-    raise OutOfMemoryError(f"{what} needs {size(nbytes)} of memory, and {size(max(0, room.nbytes - RESERVE))} can be had ({room.limit}); {remedy}.")
+    room = _too_little(nbytes)
+    if room is not None:
+        raise OutOfMemoryError(f"{what} needs {size(nbytes)} of memory, and {size(max(0, room.nbytes - RESERVE))} can "
+                               f"be had ({room.limit}); {remedy}.")
+
+
+def fits(nbytes: int) -> bool:
+    """Whether there is room for so many bytes."""
+    return _too_little(nbytes) is None
+
+
+def _too_little(nbytes: int) -> limits.Room | None:
+    """The memory that can be had, where that is not enough."""
+    room = None if nbytes < SMALL else limits.memory()
+    return room if room is not None and nbytes > room.nbytes - RESERVE else None
+
+
+def require_for_file(folder: Path, nbytes: int, what: str, remedy: str) -> None:
+    """`require` for a file of so many bytes in `folder`, where files there lie in memory."""
+    room = limits.memory_of_files(folder) if nbytes >= SMALL else None
+    if room is not None and nbytes > room.nbytes - RESERVE:
+        raise OutOfMemoryError(f"{what} needs {size(nbytes)} of {folder}, whose files lie in memory, and "
+                               f"{size(max(0, room.nbytes - RESERVE))} can be had ({room.limit}); {remedy}.")
 
 
 def require_parts(parts: Mapping[str, int], what: str, remedy: str) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from .errors import CheckpointError
+from .errors import CheckpointError, TileflowError
 
 REMEDIES = {
     errno.ENOSPC: "free some space or choose another folder",
@@ -117,14 +117,14 @@ def remove_link(path: Path) -> None:
         raise CheckpointError(f"Cannot write {path}: {error.strerror or error}; {remedy(path, error)}.") from None
 
 
-def require_space(folder: Path, nbytes: int, what: str) -> None:
-    """CheckpointError where a file of so many bytes cannot become part of `folder`: before the work that it is to keep is done. Where the file system
-    does not say how much is free, so be it."""
+def require_space(folder: Path, nbytes: int, what: str, error: type[TileflowError] = CheckpointError,
+                  remedy: str = "free some space or choose another folder") -> None:
+    """`error` where a file of so many bytes cannot become part of `folder`: before the work that it is to keep is done.
+    remedy: the sentence's end. Where the file system does not say how much is free, so be it."""
     with contextlib.suppress(OSError):
         usage = shutil.disk_usage(folder)
         if usage.total > 0 and usage.free < nbytes:
-            raise CheckpointError(f"{what} takes {nbytes:,} bytes, and the disk of {folder} has {usage.free:,} left; free some space or choose "
-                                  f"another folder.")
+            raise error(f"{what} takes {nbytes:,} bytes, and the disk of {folder} has {usage.free:,} left; {remedy}.")
 
 
 def temporary_prefix(target: Path) -> str:

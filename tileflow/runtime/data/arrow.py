@@ -1,9 +1,10 @@
-"""Parquet and Arrow files (extra `tables`: pyarrow): columns of numbers, texts and lists of numbers as arrays, and
-columns of image files."""
+"""Parquet and Arrow files (extra `tables`: pyarrow): columns of numbers, texts and lists of numbers, some rows at a
+time, and columns of image files."""
 from __future__ import annotations
 
 import json
 import math
+import mmap
 import os
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -21,9 +22,17 @@ from ...system.text import one_line
 from .images import PARTS
 from .limits import SHOWN
 
-REMEDY = "use .npy files, which are read from disk as needed, or fewer rows"
+PART = 1 << 22, 1 << 28
+"""Bytes of the rows that are read together: at least, and at most."""
+PART_SHARE = 64
+"""A part of the memory that can be had."""
+MOST_ROWS = 1 << 16
+"""So many of them at most."""
+PAGE = 3 << 19
+"""Bytes that a page of Parquet takes while it is read, packed and not, of which writers make a megabyte."""
 
-
+UNEVEN = "holds lists of different lengths; pad them to one."
+"""The end of a sentence about a column."""
 ARROW_ENDINGS = {".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow"}
 _PART = re.compile(rf"({'|'.join(sorted(PARTS, key=len, reverse=True))})(?![a-z])", re.IGNORECASE)
 FEW_ROWS = 64
@@ -48,48 +57,155 @@ def table_files(path: Path, form: str) -> dict[str, tuple[Path, ...]]:
     return parts if "train" in parts else {"train": tuple(found)}
 
 
-def read_tables(files: Sequence[Path], form: str, names: Collection[str] | None = None) -> dict[str, np.ndarray]:
-    """The columns of several files, one below the other; see `read_columns`.
+def _unlike(path: Path, first: Path, differing: Collection[tuple[str, Any]]) -> DataError:
+    name = min(name for name, _ in differing)
+    return DataError(f"Table {path} has other columns than {first.name}: {one_line(name, SHOWN)!r} is not the same; "
+                     "the files of a folder are one table.")
+
+
+def _check_names(path: Path, names: Sequence[str]) -> None:
+    if len(set(names)) != len(names):
+        raise DataError(f"Table {path} has two columns of one name; rename one.")
+
+
+class Kind(NamedTuple):
+    """What a column holds: texts, or numbers in so many lists one within the other."""
+
+    texts: bool
+    lists: int
+
+
+class Texts(NamedTuple):
+    """Rows of a column of texts: the different ones, and which of them each row has. A missing one is empty."""
+
+    words: list[str]
+    places: np.ndarray
+
+
+class Part(NamedTuple):
+    """Some rows of a table, by column."""
+
+    rows: int
+    columns: dict[str, np.ndarray | Texts]
+
+
+def column_kinds(files: Sequence[Path], form: str, names: Collection[str] | None = None) -> dict[str, Kind]:
+    """What the columns (None: all) of these files, which are one table, hold.
 
     Raises:
-        DataError: their columns are not the same.
-    """
-    tables = [read_columns(file, form, names) for file in files]
-    if len(tables) == 1:
-        return tables[0]
-    budget.require(sum(column.nbytes for table in tables for column in table.values()), f"Table {files[0].parent}",
-                   REMEDY)
-    for file, table in zip(files, tables, strict=True):
-        if (have := _columns_of(table)) != (wanted := _columns_of(tables[0])):
-            name = next(iter(dict(have.items() ^ wanted.items())))
-            raise DataError(f"Table {file} has other columns than {files[0].name}: {one_line(name, SHOWN)!r} is not "
-                            "the same; the files of a folder are one table.")
-    return {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
-
-
-def _columns_of(table: dict[str, np.ndarray]) -> dict[str, tuple[bool, tuple[int, ...]]]:
-    """By column whether it holds texts, and the shape of a row."""
-    return {name: (column.dtype.kind == "U", column.shape[1:]) for name, column in table.items()}
-
-
-def read_columns(path: Path, form: str, names: Collection[str] | None = None) -> dict[str, np.ndarray]:
-    """The columns of a file by name (None: all): numbers [rows] or [rows, ...], texts as str; missing numbers are NaN,
-    missing texts empty.
-
-    Raises:
-        DataError: pyarrow is missing, the file is damaged, or a column is of something else, or of lists of different
-        lengths.
-        OutOfMemoryError: there is no room for what the file says that it holds.
+        DataError: pyarrow is missing, a file is damaged, a column is of something else, or the files have others than
+        the first.
     """
     arrow = _arrow()
-    found: dict[str, np.ndarray] = {}
-    with _told(path, arrow), open_regular(path) as file:
-        table = _parquet(path, file, names) if form == "parquet" else _ipc(path, file, arrow, names)
-        if len(set(table.column_names)) != len(table.column_names):
-            raise DataError(f"Table {path} has two columns of one name; rename one.")
-        for name, column in zip(table.column_names, table.columns, strict=True):
-            found[name] = _array(path, name, column, arrow)
+    found: dict[str, Kind] = {}
+    for path in files:
+        with _told(path, arrow), open_regular(path) as file:
+            schema = _schema(file, form, arrow)
+            _check_names(path, schema.names)
+            kinds = {field.name: _kind(what_of(path, field.name), field.type, arrow) for field in schema
+                     if names is None or field.name in names}
+        found = found or kinds
+        if kinds != found:
+            raise _unlike(path, files[0], kinds.items() ^ found.items())
     return found
+
+
+def table_parts(files: Sequence[Path], form: str, names: Collection[str]) -> Iterator[Part]:
+    """Columns of a table, some rows at a time, in as much memory as these take: numbers [rows] or [rows, ...], where
+    missing ones are NaN, and texts. Of no columns the rows are counted.
+
+    Raises:
+        DataError: the file is damaged, or a column is of lists of different lengths.
+        OutOfMemoryError: there is no room for what must be read at once.
+    """
+    arrow, names = _arrow(), dict.fromkeys(names)
+    for path in files:
+        with _told(path, arrow), open_regular(path) as file:
+            batches = (_parquet_parts if form == "parquet" else _ipc_parts)(path, file, names, arrow)
+            for rows, batch in batches:
+                if not rows:
+                    continue
+                yield Part(rows, {name: _part(path, name, batch.column(name), arrow) for name in names})
+
+
+def _parquet_parts(path: Path, file: Any, names: Collection[str], arrow: Any) -> Iterator[tuple[int, Any]]:
+    from pyarrow import parquet
+    texts = [f.name for f in _schema(file, "parquet", arrow) if f.name in names and _is_text(f.type, arrow)]
+    mapped = _mapped(file)
+    source = parquet.ParquetFile(arrow.BufferReader(arrow.py_buffer(mapped)), read_dictionary=texts, pre_buffer=False)
+    if not names:
+        yield source.metadata.num_rows, None
+        return
+    groups = [source.metadata.row_group(i) for i in range(source.num_row_groups)]
+    chunks = [(group.num_rows, [chunk for chunk in map(group.column, range(group.num_columns))
+                                if chunk.path_in_schema.partition(".")[0] in names])
+              for group in groups if group.num_rows > 0]
+    row = max((sum(max(8 * c.num_values, c.total_uncompressed_size) for c in of) // rows for rows, of in chunks),
+              default=0)
+    budget.require(max((sum(map(_held, of)) for _, of in chunks), default=0), f"A part of table {path}",
+                   "write it with smaller row groups")
+    for batch in source.iter_batches(_rows(row), columns=[*names], use_threads=False):
+        yield batch.num_rows, batch
+        _let_go(mapped)
+
+
+def _held(chunk: Any) -> int:
+    """Bytes that a column of a row group takes while it is read: its dictionary, where it has one, and a page."""
+    dictionary = 0
+    if chunk.has_dictionary_page and chunk.dictionary_page_offset is not None:
+        packed = max(0, chunk.data_page_offset - chunk.dictionary_page_offset)
+        dictionary = packed * chunk.total_uncompressed_size // max(1, chunk.total_compressed_size)
+    return int(min(2 * chunk.total_uncompressed_size, PAGE + dictionary))
+
+
+def _mapped(file: Any) -> mmap.mmap:
+    """A file as it lies on the disk: what is not packed takes no memory, however large, and what is, page by page.
+    (Arrow's buffered streams keep what they have read of small pages.)"""
+    return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def _let_go(mapped: mmap.mmap) -> None:
+    """What was read of a file counts no longer as this process's memory; the system keeps it while it has room."""
+    if hasattr(mmap, "MADV_DONTNEED"):
+        mapped.madvise(mmap.MADV_DONTNEED)
+
+
+def _ipc_parts(path: Path, file: Any, names: Collection[str], arrow: Any) -> Iterator[tuple[int, Any]]:
+    mapped = _mapped(file)
+    lying = arrow.py_buffer(mapped)
+    for batch in _batches(_opened(arrow.BufferReader(lying), arrow)):
+        buffers = [buffer for column in batch.columns for buffer in column.buffers() if buffer is not None]
+        taken = sum(b.size for b in buffers if not lying.address <= b.address < lying.address + lying.size)
+        budget.require(2 * taken, f"A part of table {path}", "write it with smaller batches")
+        if not names:
+            yield batch.num_rows, batch
+            continue
+        chosen = batch.select([*names])
+        chosen.validate(full=True)                           # places of texts and lists may lead anywhere
+        count = _rows(chosen.nbytes // max(1, batch.num_rows))
+        for start in range(0, batch.num_rows, count):
+            part = chosen.slice(start, count)
+            yield part.num_rows, part
+            _let_go(mapped)
+
+
+def _rows(nbytes: int) -> int:
+    """How many rows of so many bytes are read together: wide tables take long where they are few."""
+    least, most = PART
+    room = budget.available()
+    size = most if room is None else min(max(least, room // PART_SHARE), most)
+    return min(max(1, size // max(1, nbytes)), MOST_ROWS)
+
+
+def _part(path: Path, name: str, column: Any, arrow: Any) -> np.ndarray | Texts:
+    """Some rows of a column."""
+    if not _is_text(column.type, arrow):
+        return _array(path, name, column, arrow)
+    coded = column if arrow.types.is_dictionary(column.type) else column.dictionary_encode()
+    used, places = np.unique(_places(coded.indices), return_inverse=True)
+    missing = int(used[:1].tolist() == [-1])
+    words = coded.dictionary.take(arrow.array(used[missing:])).to_pylist()
+    return Texts([*[""] * missing, *((word or "").rstrip("\0") for word in words)], places)       # as NumPy has them
 
 
 class ImageColumn(NamedTuple):
@@ -110,11 +226,7 @@ def image_column(path: Path, form: str, wanted: Sequence[str] = ()) -> ImageColu
     """
     arrow = _arrow()
     with _told(path, arrow), open_regular(path) as file:
-        if form == "parquet":
-            from pyarrow import parquet
-            schema = parquet.ParquetFile(file).schema_arrow
-        else:
-            schema = _opened(file, arrow).schema
+        schema = _schema(file, form, arrow)
         name = next((f.name for f in schema if _is_bytes(f.type, arrow) and (not wanted or f.name in wanted)), None)
         if name is None:
             return None
@@ -147,7 +259,7 @@ def _images(path: Path, form: str, name: str) -> Iterator[tuple[Any, str]]:
 
 
 def _contents(path: Path, name: str, parts: Iterator[Any]) -> Iterator[tuple[Any, str]]:
-    row, what = 0, f"Table {path}: the column {one_line(name, SHOWN)!r}"
+    row, what = 0, what_of(path, name)
     for part in parts:
         inner = {field.name: column for field, column in zip(part.type, part.flatten(), strict=True)} \
             if part.type.num_fields else {"bytes": part}
@@ -175,7 +287,9 @@ def _parts(path: Path, file: Any, form: str, name: str, arrow: Any) -> Iterator[
     else:
         for batch in _batches(_opened(file, arrow)):
             budget.require(2 * batch.nbytes, f"A part of table {path}", "write it with smaller batches")
-            yield batch.column(batch.schema.get_field_index(name))
+            column = batch.column(batch.schema.get_field_index(name))
+            column.validate(full=True)
+            yield column
 
 
 def _is_bytes(kind: Any, arrow: Any) -> bool:
@@ -218,16 +332,11 @@ def _told(path: Path, arrow: Any) -> Iterator[None]:
         raise DataError(f"Table {path} cannot be read: {one_line(error, SHOWN).rstrip('.')}.") from None
 
 
-def _parquet(path: Path, file: Any, names: Collection[str] | None) -> Any:
-    from pyarrow import parquet
-    schema = parquet.ParquetFile(file).schema_arrow
-    texts = [f.name for f in schema if str(f.type) in ("string", "large_string")]
-    source = parquet.ParquetFile(file, read_dictionary=texts)              # a text that is repeated is there once
-    groups = [source.metadata.row_group(i) for i in range(source.num_row_groups)]
-    values = sum(max(group.column(i).num_values, group.num_rows) for group in groups for i in range(group.num_columns)
-                 if names is None or group.column(i).path_in_schema.partition(".")[0] in names)
-    budget.require(2 * 8 * values, f"Table {path}", REMEDY)
-    return source.read(None if names is None else [*names], use_threads=False)
+def _schema(file: Any, form: str, arrow: Any) -> Any:
+    if form == "parquet":
+        from pyarrow import parquet
+        return parquet.ParquetFile(file).schema_arrow
+    return _opened(file, arrow).schema
 
 
 def _opened(file: Any, arrow: Any) -> Any:
@@ -245,56 +354,58 @@ def _batches(source: Any) -> Iterator[Any]:
     return iter(source)
 
 
-def _ipc(path: Path, file: Any, arrow: Any, names: Collection[str] | None) -> Any:
-    """The batches of a file, or of a stream, whose sizes are looked at as they come."""
-    source = _opened(file, arrow)
-    kept, nbytes, schema = [], 0, source.schema
-    places = [i for i, name in enumerate(schema.names) if names is None or name in names]
-    for batch in _batches(source):
-        chosen = batch.select(places)
-        nbytes += chosen.nbytes
-        budget.require(2 * nbytes, f"Table {path}", REMEDY)
-        kept.append(chosen)
-    return arrow.Table.from_batches(kept, arrow.schema([schema.field(i) for i in places]))
-
-
 def _array(path: Path, name: str, column: Any, arrow: Any) -> np.ndarray:
-    """A column as an array."""
-    kinds, what = arrow.types, f"Table {path}: the column {one_line(name, SHOWN)!r}"
-    kind = column.type
-    if kinds.is_string(kind) or kinds.is_large_string(kind):
-        column = column.dictionary_encode()
-        kind = column.type
-    if kinds.is_dictionary(kind) and (kinds.is_string(kind.value_type) or kinds.is_large_string(kind.value_type)):
-        return _texts(what, column.unify_dictionaries())
-    if kinds.is_dictionary(kind):
-        column = column.cast(kind.value_type)
-        kind = column.type
+    """Some rows of a column of numbers, or of lists of numbers, as an array."""
+    kinds, what = arrow.types, what_of(path, name)
+    if kinds.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
     shape = [len(column)]
-    while kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind):
+    while _is_list(column.type, arrow):
         if column.null_count:
-            raise DataError(f"{what} has no list in {column.null_count:,} of its rows; leave them out.")
-        rows, column = len(column), arrow.chunked_array([chunk.flatten() for chunk in column.chunks], kind.value_type)
-        size, rest = divmod(len(column), max(1, rows))
-        if rest:
-            raise DataError(f"{what} holds lists of different lengths; pad them to one.")
-        shape.append(size)
-        kind = column.type
-    if not (kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind) or kinds.is_decimal(kind)):
-        raise DataError(f"{what} is of {one_line(kind, SHOWN)}, which are no numbers, no texts and no lists of "
-                        "numbers; leave it out of the file.")
-    values = column.cast("float64") if kinds.is_decimal(kind) else column
-    numbers = np.asarray(values.to_numpy())
+            raise DataError(f"{what} has rows without a list; leave them out.")
+        if not kinds.is_fixed_size_list(column.type) and len(np.unique(column.value_lengths())) > 1:
+            raise DataError(f"{what} {UNEVEN}")
+        rows, column = len(column), column.flatten()
+        shape.append(len(column) // max(1, rows))
+    values = column.cast("float64") if kinds.is_decimal(column.type) else column
+    numbers = np.asarray(values.to_numpy(zero_copy_only=False))
     numbers = numbers.astype(np.float64) if numbers.dtype == object else numbers
     assert math.prod(shape) == numbers.size, (shape, numbers.size)
     return numbers.reshape(shape)
 
 
-def _texts(what: str, column: Any) -> np.ndarray:
-    """A column of texts whose chunks share a dictionary; missing ones are empty."""
-    if not len(column):
-        return np.zeros(0, np.str_)
-    words = ["", *(text or "" for text in column.chunk(0).dictionary.to_pylist())]
-    budget.require(4 * len(column) * max(map(len, words)), what, REMEDY)
-    places = np.concatenate([chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False) for chunk in column.chunks])
-    return np.array(words, np.str_)[places.astype(np.int64) + 1]
+def what_of(path: Path, name: str) -> str:
+    """A column as the beginning of a sentence."""
+    return f"Table {path}: the column {one_line(name, SHOWN)!r}"
+
+
+def _kind(what: str, kind: Any, arrow: Any) -> Kind:
+    """What a column of this type holds; DataError where that cannot be an array."""
+    if _is_text(kind, arrow):
+        return Kind(True, 0)
+    if arrow.types.is_dictionary(kind):
+        kind = kind.value_type
+    lists = 0
+    while _is_list(kind, arrow):
+        kind, lists = kind.value_type, lists + 1
+    kinds = arrow.types
+    if not (kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind) or kinds.is_decimal(kind)):
+        raise DataError(f"{what} is of {one_line(kind, SHOWN)}, which are no numbers, no texts and no lists of "
+                        "numbers; leave it out of the file.")
+    return Kind(False, lists)
+
+
+def _is_text(kind: Any, arrow: Any) -> bool:
+    kind = kind.value_type if arrow.types.is_dictionary(kind) else kind
+    return bool(arrow.types.is_string(kind) or arrow.types.is_large_string(kind))
+
+
+def _is_list(kind: Any, arrow: Any) -> bool:
+    kinds = arrow.types
+    return bool(kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind))
+
+
+def _places(indices: Any) -> np.ndarray:
+    """Which text of a dictionary each row has, int64; -1 where it has none."""
+    found: np.ndarray = indices.cast("int64").fill_null(-1).to_numpy(zero_copy_only=False)
+    return found

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,24 @@ CHUNK = 1 << 16
 """Rows looked at together."""
 
 
+@dataclass(frozen=True)
+class Numbered:
+    """Strings that were numbered where they were read. numbers: int64 [rows]. classes: what `class_numbers` says of
+    them. dtype: of an array that would hold the strings."""
+
+    numbers: np.ndarray
+    classes: tuple[str, ...] | None
+    dtype: np.dtype
+
+
+def class_numbers(names: Sequence[str]) -> tuple[np.ndarray, tuple[str, ...] | None]:
+    """The number of each of the different labels, int64, and the names of the classes: `names` in their order, or None
+    where all of these are whole numbers that are written as strings."""
+    if all(map(NUMBER.fullmatch, names)):
+        return np.array([int(name) for name in names], np.int64), None
+    return np.arange(len(names), dtype=np.int64), tuple(names)
+
+
 def numbered(labels: Any, what: str) -> tuple[Any, tuple[str, ...] | None]:
     """String labels as class numbers and the names of the classes, in sorted order (by code points); other labels as they are, also whole numbers
     that are written as strings, of which 10 would come before 2.
@@ -22,6 +41,8 @@ def numbered(labels: Any, what: str) -> tuple[Any, tuple[str, ...] | None]:
     Raises:
         DataError: bytes that are no text.
     """
+    if isinstance(labels, Numbered):
+        return labels.numbers, labels.classes
     array = array_of(labels)
     if array.dtype.kind == "O" and array.size and all(isinstance(x, str) for x in array.flat):
         array = array.astype(np.str_)
@@ -34,10 +55,9 @@ def numbered(labels: Any, what: str) -> tuple[Any, tuple[str, ...] | None]:
             raise DataError(f"{what} are bytes that are no UTF-8 text: {error.reason}.") from None
     if array.dtype.kind != "U":
         return labels, None
-    names, numbers = np.unique(array, return_inverse=True)
-    if all(NUMBER.fullmatch(name) for name in names.tolist()):
-        return names.astype(np.int64)[numbers].reshape(array.shape), None
-    return numbers.reshape(array.shape).astype(np.int64), tuple(str(n) for n in names)
+    names, places = np.unique(array, return_inverse=True)
+    numbers, classes = class_numbers(names.tolist())
+    return numbers[places].reshape(array.shape), classes
 
 
 def renumbered(numbers: np.ndarray, classes: tuple[str, ...], wanted: tuple[str, ...], what: str) -> np.ndarray:

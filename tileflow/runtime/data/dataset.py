@@ -3,20 +3,22 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from ...feed.items import Batch, Chosen, Items, RowStream, array_of
+from ...memory import budget
 from ...memory.tensor import kind_of
 from ...memory.types import TensorType
 from ...options.options import Options
 from ...system.errors import DataError, see
-from .classes import numbered
+from .classes import Numbered, numbered
 from .columns import LOOKED_AT, UNKNOWN_LENGTH, Column, Known, OneHot, is_read_by_row
 from .draws import Draws
+from .filled import FilledArray, require_room
 from .scaling import Scaling, Statistics, resolve
 from .values import doubts
 
@@ -45,7 +47,7 @@ class Field:
     def of(cls, array: Any, what: str) -> Field:
         """`array` as it is; DataError where it is not an array of numbers with at least one axis."""
         try:
-            found = array_of(array)
+            found = array if isinstance(array, Numbered) else array_of(array)
         except DataError:
             raise
         except ValueError as error:
@@ -57,6 +59,7 @@ class Field:
             raise DataError(f"{what} cannot be made an array ({str(error).split('.')[0]}){hint}.") from None
         if kind_of(found.dtype) not in "biuf" or found.dtype.itemsize > 8:
             raise DataError(f"{what} has element type {found.dtype}; numbers or booleans of up to 64 bits are needed.")
+        assert not isinstance(found, Numbered)
         if found.ndim == 0:
             raise DataError(f"{what} is a single number; an array with one row per example is needed.")
         native = found.dtype.newbyteorder("=")
@@ -301,7 +304,8 @@ class Dataset:
         pixels = len(self.columns) >= SMALLEST_IMAGE or any(t.rank > 2 for t in inputs.values())
         if more or not self.columns or not pixels or not _holds_bytes(field.array):
             return self
-        return replace(self, fields={name: replace(field, array=field.array.astype(np.uint8), dtype=np.dtype(np.uint8))})
+        return replace(self, fields={name: replace(field, array=_as_bytes(field.array, f"Data {self.name}"),
+                                                   dtype=np.dtype(np.uint8))})
 
     def unscaled_bytes(self) -> list[str]:
         """A sentence for each input that is fed whole numbers from 0 to 255 as they are."""
@@ -384,9 +388,27 @@ class _Rows:
         return self.dataset.gather(rows)
 
 
+def _parts(array: np.ndarray) -> Iterator[np.ndarray]:
+    """Some rows at a time."""
+    step = max(1, SAMPLED_BYTES // max(1, array.itemsize * math.prod(array.shape[1:])))
+    return (array[start:start + step] for start in range(0, len(array), step))
+
+
+def _as_bytes(array: np.ndarray, what: str) -> np.ndarray:
+    """The array as uint8, in a temporary file where it is too large for memory."""
+    in_memory = budget.fits(array.size)
+    if not in_memory:
+        require_room(array.size, what)
+    with FilledArray(array.shape, np.dtype(np.uint8), what, in_memory) as made:
+        for part in _parts(array):
+            made.append(part)
+        return made.finished()
+
+
 def _holds_bytes(array: np.ndarray) -> bool:
     """Whole numbers from 0 to 255, not all of them in the lower half."""
-    return bool(array.size) and 127 < np.max(array) <= 255 and np.min(array) >= 0 and bool(np.all(array == np.trunc(array)))
+    return bool(array.size) and 127 < np.max(array) <= 255 and np.min(array) >= 0 \
+        and all(np.array_equal(part, np.trunc(part)) for part in _parts(array))
 
 
 def permutation(n: int, seed: int, epoch: int) -> np.ndarray:

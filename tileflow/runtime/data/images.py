@@ -20,7 +20,7 @@ from ...memory import budget
 from ...options.options import Options
 from ...system.errors import DataError
 from ...system.text import one_line
-from .classes import numbered
+from .classes import Numbered, numbered
 from .columns import Column, Known, columns_of
 from .dataset import Dataset, Field
 
@@ -34,7 +34,7 @@ class Listing(NamedTuple):
     names. weights: of the rows. classes: the names of labels that are numbers."""
 
     paths: Sequence[str | Content]
-    labels: tuple[str, ...] | np.ndarray | None
+    labels: tuple[str, ...] | np.ndarray | Numbered | None
     others: tuple[str, ...] = ()
     weights: np.ndarray | None = None
     classes: tuple[str, ...] | None = None
@@ -175,19 +175,21 @@ def _known(numbers: Column, values: np.ndarray) -> Field:
     return Field(known, known.shape[1:], known.dtype)
 
 
-def _labels(texts: tuple[str, ...] | np.ndarray, name: str) -> tuple[np.ndarray, tuple[str, ...] | None]:
+def _labels(texts: tuple[str, ...] | np.ndarray | Numbered, name: str) -> tuple[np.ndarray, tuple[str, ...] | None]:
     """Labels as numbers, and the names of classes where they were words."""
-    if isinstance(texts, np.ndarray) and texts.dtype.kind != "U":
+    if isinstance(texts, np.ndarray):
         return texts, None
-    try:
-        "".join(texts).encode()
-    except UnicodeEncodeError:
-        raise DataError(f"The labels of data {name}, or the folders that are its classes, have names that are no UTF-8 "
-                        "text; rename them.") from None
-    values, classes = numbered(np.array(texts), f"The labels of data {name}")
+    if isinstance(texts, tuple):
+        try:
+            "".join(texts).encode()
+        except UnicodeEncodeError:
+            raise DataError(f"The labels of data {name}, or the folders that are its classes, have names that are no "
+                            "UTF-8 text; rename them.") from None
+    given = texts if isinstance(texts, Numbered) else np.array(texts)
+    values, classes = numbered(given, f"The labels of data {name}")
     if classes is not None:
         with contextlib.suppress(ValueError):
-            return np.array([float(text) for text in texts]), None
+            return np.array([float(text) for text in classes])[values], None
     return np.asarray(values), classes
 
 

@@ -32,7 +32,8 @@ from ...options.losses import losses_by_output
 from ...options.options import Options
 from ...system.errors import DataError, OptionError
 from ...system.text import one_line
-from .arrow import ARROW_ENDINGS, ImageColumn, image_column, read_tables, table_files, unpacked_images
+from .arrow import ARROW_ENDINGS, ImageColumn, image_column, table_files, unpacked_images
+from .classes import Numbered
 from .columns import UNKNOWN_LENGTH, FirstRows, columns_of
 from .dataset import Dataset, Field
 from .idx import find_idx, is_idx, read_idx
@@ -48,14 +49,15 @@ from .images import (
     pictures_of,
 )
 from .npy import open_npy, open_npz
-from .table import has_names, listed_files, read_table, table_of
+from .parts import ArrowTable
+from .table import Wanted, has_names, listed_files, read_table
 
 LABEL_NAMES = ("y", "label", "labels", "target", "targets")
 BUILT_IN = ("digits",)
 _PART_LAST = re.compile(r"(.+)[_-](train|test|val|valid|validation)", re.IGNORECASE)
 _PART_FIRST = re.compile(r"(train|test|val|valid|validation)[_-](.+)", re.IGNORECASE)
 
-Arrays = Mapping[str, Callable[[], np.ndarray]]
+Arrays = Mapping[str, Callable[[], np.ndarray | Numbered]]
 
 
 class Roles(NamedTuple):
@@ -332,13 +334,13 @@ def _image_table(path: Path, files: Sequence[Path], options: Options, trained: R
     at = _label_column(held.columns, options, trained, path), _weights_column(held.columns, options, trained, path)
     label, weights = (None if place is None else held.columns[place] for place in at)
     read = [name for name in (label, weights) if name is not None]
-    others = read_tables(files, form, read) if read else {}
-    labels = None if label is None else others[label]
+    others = ArrowTable(path, files, form, read).arrays() if read else {}
+    labels = None if label is None else others[label]()
     classes = held.classes.get(label) if label is not None else None
-    if labels is None or labels.dtype.kind not in "iu" or labels.max(initial=0) >= len(classes or ()):
+    if not isinstance(labels, np.ndarray) or labels.dtype.kind not in "iu" or labels.max(initial=0) >= len(classes or ()):
         classes = None
-    found = Listing(unpacked_images(files, form, held.name), labels, (), None if weights is None else others[weights],
-                    classes)
+    weighed = None if weights is None else Field.of(others[weights](), f"Column {weights} of table {path}").array
+    found = Listing(unpacked_images(files, form, held.name), labels, (), weighed, classes)
     if not found.paths:
         raise DataError(f"Table {path} has no rows.")
     return Data(dataset_of(found, str(path), options, trained.images, label), None)
@@ -387,23 +389,24 @@ def _table(path: Path, options: Options, trained: Roles, form: str, files: Seque
         label, weights = label_of(columns), _weights_column(columns, options, trained, path)
         return [i for i in range(len(columns)) if i not in (label, weights)]
 
-    def wanted_of(columns: tuple[str, ...]) -> list[int]:
-        weights = _weights_column(columns, options, trained, path)
-        return inputs_of(columns) if weights is None else [*inputs_of(columns), weights]
-
-    if files:
-        columns_read = read_tables(files, form)
-        if any(array.ndim > 1 for array in columns_read.values()):
-            return _named({name: _holding(array) for name, array in columns_read.items()}, str(path), options, trained)
-        table = table_of(path, columns_read, label_of, wanted_of, options.categories, trained.categories)
+    wanted = Wanted(label_of, inputs_of, lambda columns: _weights_column(columns, options, trained, path))
+    given = wanted, options.categories, trained.categories
+    notes: tuple[str, ...] = ()
+    if not files:
+        table = read_table(path, *given)
     else:
-        table = read_table(path, label_of, wanted_of, options.categories, trained.categories)
+        source = ArrowTable(path, files, form)
+        if source.has_lists:
+            data = _named(source.arrays(), str(path), options, trained)
+            return Data(replace(data.train, notes=(*source.notes, *data.train.notes)), data.test)
+        table = source.table(*given)
+        notes = source.notes
     label, chosen = table.label, inputs_of(table.columns)
     present = set(table.columns)
     lost = [] if options.inputs or not has_names(table.columns) else [name for name in trained.inputs if name not in present]
-    notes = () if not lost or not len(chosen) == len(trained.inputs) > 1 else (
-        f"Table {path} has no column {', '.join(lost[:5])}{' ...' if len(lost) > 5 else ''}, as the data that the model was trained on had; its "
-        "columns are taken in order.",)
+    if lost and len(chosen) == len(trained.inputs) > 1:
+        notes = (*notes, f"Table {path} has no column {', '.join(lost[:5])}{' ...' if len(lost) > 5 else ''}, as the "
+                         "data that the model was trained on had; its columns are taken in order.")
     if table.counted:
         notes = (*notes, f"Table {path}: its first line, 0,1,2 and so on, is taken for the names of the columns, not for a row.")
     if label is not None and not options.label and trained.label is None and has_names(table.columns) and len(table.columns) > 1:
@@ -411,7 +414,6 @@ def _table(path: Path, options: Options, trained: Roles, form: str, files: Seque
         notes = (*notes, f"Table {path}: the label is the column {table.columns[label]!r}, {place}; another is named with the option label.")
     if not chosen:
         raise DataError(f"Table {path} has no column but the label {table.columns[label or 0]}.")
-    inputs = table.values[:, chosen]
     columns = tuple(table.columns[i] for i in chosen)
     for name, words in table.categories.items():
         what = f"Table {path}, column {name!r}: its"
@@ -419,20 +421,15 @@ def _table(path: Path, options: Options, trained: Roles, form: str, files: Seque
             notes = (*notes, f"{what} {len(words):,} different texts are numbered from 1; 0 stands for others.")
         elif name in table.strange:
             notes = (*notes, f"{what} texts are numbered as in training; {table.strange[name]:,} of its "
-                             f"{len(inputs):,} cells hold others, or none, and are 0.")
-    at = _weights_column(table.columns, options, trained, path)
-    weights = {}
-    if at is not None:
-        weights[WEIGHTS] = Field.of(table.values[:, at], f"Column {table.columns[at]} of table {path}")
-    if label is None:
-        return Data(Dataset.of({"x": inputs}, None, str(path), columns=columns, notes=notes, more=weights,
-                               categories=table.categories), None)
-    target = table.values[:, label] if table.words is None else table.words
-    if table.words is None and np.all(np.isfinite(target)) and np.array_equal(target, np.trunc(target)):
-        target = target.astype(np.int64)
-    return Data(Dataset.of({"x": inputs}, target, str(path), columns=columns, label_name=table.columns[label],
-                           notes=notes, more=weights,
-                           categories=table.categories), None)
+                             f"{len(table.inputs):,} cells hold others, or none, and are 0.")
+    more = {}
+    if table.weights is not None:
+        at = wanted.weights(table.columns)
+        assert at is not None
+        more[WEIGHTS] = Field.of(table.weights, f"Column {table.columns[at]} of table {path}")
+    return Data(Dataset.of({"x": table.inputs}, table.target, str(path), columns=columns, notes=notes, more=more,
+                           label_name=None if label is None else table.columns[label], categories=table.categories),
+                None)
 
 
 def _label_column(columns: tuple[str, ...], options: Options, trained: Roles, path: Path) -> int | None:

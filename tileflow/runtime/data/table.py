@@ -7,7 +7,7 @@ import os
 import warnings
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TextIO
@@ -18,6 +18,7 @@ from ...memory import budget
 from ...system.errors import DataError
 from ...system.reading import open_regular, open_text
 from ...system.text import one_line
+from .classes import Numbered
 from .limits import SHOWN
 
 DELIMITERS = ",;\t"
@@ -25,7 +26,7 @@ COPIES = 2
 """Arrays of all values that there are at once: NumPy's and the columns chosen."""
 LONGEST_LINE = 1 << 24
 """Characters of a header."""
-FEWER = "use .npy files, which are read from disk as needed, or fewer rows"
+FEWER = "use .parquet or .npy files, which may be larger than memory, or fewer rows"
 ANY = "*"
 """Among names of columns: every one of texts."""
 MOST_WORDS = 10_000
@@ -35,30 +36,45 @@ NUMBER = 40
 """Bytes of a number in a list."""
 
 
+class Wanted(NamedTuple):
+    """What is taken of a table: the places of the column with the labels, of the inputs' and of the one with the rows'
+    weights, by what the columns are called."""
+
+    label: Callable[[tuple[str, ...]], int | None]
+    inputs: Callable[[tuple[str, ...]], list[int]]
+    weights: Callable[[tuple[str, ...]], int | None]
+
+    def numbers(self, columns: tuple[str, ...]) -> set[int]:
+        """The places of what must be numbers, or texts that are numbered."""
+        return {*self.inputs(columns), self.weights(columns)} - {None, self.label(columns)}    # type: ignore[return-value]
+
+
 @dataclass(frozen=True)
 class Table:
-    """Column names ("0", "1", ... without a header) and float64 values [rows, columns].
+    """What is taken of a table's columns, whose names are `columns` ("0", "1", ... without a header).
 
-    label: the column with the labels. words: the labels where they are words, which values have as NaN.
+    inputs: float64 [rows, columns that are inputs]. weights: float64 [rows].
+    label: the place of the column with the labels. target: these, [rows]: int64 where all are whole numbers, else
+    float64; words as str, or `Numbered`.
     counted: the header is 0,1,2 and so on.
-    categories: of columns of texts, by their names, the texts in their order: values have 1 for the first, 0 for one
+    categories: of columns of texts, by their names, the texts in their order: inputs have 1 for the first, 0 for one
     that is not among them.
     strange: how many cells of such a column are not among them.
     """
 
     columns: tuple[str, ...]
-    values: np.ndarray
+    inputs: np.ndarray
     label: int | None
-    words: np.ndarray | None = None
+    target: np.ndarray | Numbered | None
+    weights: np.ndarray | None = None
     counted: bool = False
     categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     strange: Mapping[str, int] = field(default_factory=dict)
 
 
-def read_table(path: Path, label_of: Callable[[tuple[str, ...]], int | None],
-               inputs_of: Callable[[tuple[str, ...]], list[int]],
-               texts: Sequence[str] = (), known: Mapping[str, tuple[str, ...]] | None = None) -> Table:
-    """Read a table; `label_of` says which of its columns, by their names, has the labels, `inputs_of` which others are wanted.
+def read_table(path: Path, wanted: Wanted, texts: Sequence[str] = (),
+               known: Mapping[str, tuple[str, ...]] | None = None) -> Table:
+    """Read a table of text.
 
     A first line with any cell that is not a number is the header, unless that cell is a label like those below it; so is 0,1,2 and so on, which
     pandas writes over columns without names (of three or more: 0,1 may be a row). The delimiter is the one
@@ -82,19 +98,18 @@ def read_table(path: Path, label_of: Callable[[tuple[str, ...]], int | None],
             cells = next(csv.reader([first], delimiter=delimiter), [])
             counted = len(cells) > 2 and [cell.strip() for cell in cells] == [str(i) for i in range(len(cells))]
             header = counted or (not all(_is_number(cell) for cell in cells)
-                                 and not _begins_with_words(cells, file.readline(), delimiter, label_of))
+                                 and not _begins_with_words(cells, file.readline(), delimiter, wanted.label))
             columns = tuple(cell.strip() for cell in cells) if header else tuple(str(i) for i in range(len(cells)))
             values = _fast(file, delimiter, header)
-        label = label_of(columns)
+        label, numbers = wanted.label(columns), wanted.numbers(columns)
         words = None
-        numbers = {*inputs_of(columns)} - {label}
         found = _texts(path, delimiter, columns, header, numbers, texts, known or {}) if texts or known else {}
         if values is None or values.shape[1] != len(columns) or found:
-            budget.require(NUMBER * cells_in_all, f"Table {path}, read cell by cell,", "use .npy files, or fewer rows")
+            budget.require(NUMBER * cells_in_all, f"Table {path}, read cell by cell,", FEWER)
             words = None if label is None else _words(_lines(path, delimiter, len(columns), header), label)
-            wanted = sorted((numbers | ({label} if words is None and label is not None else set())) - {*found})
+            read = sorted((numbers | ({label} if words is None and label is not None else set())) - {*found})
             rows = len(words) if words is not None else next((len(c.numbers) for c in found.values()), None)
-            values = _of_columns(path, delimiter, columns, header, wanted, rows)
+            values = _of_columns(path, delimiter, columns, header, read, rows)
             for place, column in found.items():
                 values[:, place] = column.numbers
     except (OSError, UnicodeDecodeError, csv.Error) as error:
@@ -102,40 +117,24 @@ def read_table(path: Path, label_of: Callable[[tuple[str, ...]], int | None],
     if len(set(columns)) != len(columns):
         twice = Counter(columns).most_common(1)[0][0]
         raise DataError(f"Table {path} has two columns {twice!r}; rename one.")
-    return Table(columns, values, label, words, counted, {columns[i]: c.words for i, c in found.items()},
-                 {columns[i]: c.strange for i, c in found.items() if c.strange})
+    return _taken(columns, values, wanted, words, {columns[i]: c for i, c in found.items()}, counted)
 
 
-def table_of(path: Path, columns: Mapping[str, np.ndarray], label_of: Callable[[tuple[str, ...]], int | None],
-             inputs_of: Callable[[tuple[str, ...]], list[int]], texts: Sequence[str],
-             known: Mapping[str, tuple[str, ...]]) -> Table:
-    """Columns [rows] of numbers and texts as the table that `read_table` makes of a file's.
+def are_whole(numbers: np.ndarray) -> bool:
+    """Labels of numbers that are taken for int64."""
+    return bool(np.all(np.isfinite(numbers))) and np.array_equal(numbers, np.trunc(numbers))
 
-    Raises:
-        DataError: there are no rows, or a wanted column holds texts that nobody says are categories.
-    """
-    names = tuple(columns)
-    rows = len(next(iter(columns.values()), ()))
-    if not rows:
-        raise DataError(f"Table {path} has no rows.")
-    budget.require(COPIES * 8 * rows * len(names), f"Table {path}", FEWER)
-    label, values = label_of(names), np.full((rows, len(names)), math.nan)
-    found: dict[str, _Category] = {}
-    _check_named(path, names, texts)
-    for place in sorted({*inputs_of(names), *([] if label is None else [label])}):
-        name, column = names[place], columns[names[place]]
-        if column.dtype.kind != "U":
-            values[:, place] = column
-        elif place != label:
-            if name not in texts and ANY not in texts and name not in known:
-                raise DataError(f"Table {path}: the column {name!r} holds texts, which are no numbers: name it with "
-                                "the option categories where they "
-                                "are categories, or leave it out with the option inputs.")
-            different, places = np.unique(np.char.strip(column), return_inverse=True)
-            found[name] = _category(path, name, different.tolist(), places, known)
-            values[:, place] = found[name].numbers
-    words = columns[names[label]] if label is not None and columns[names[label]].dtype.kind == "U" else None
-    return Table(names, values, label, words, False, {name: c.words for name, c in found.items()},
+
+def _taken(columns: tuple[str, ...], values: np.ndarray, wanted: Wanted, words: np.ndarray | None,
+           found: Mapping[str, _Category], counted: bool = False) -> Table:
+    """The table of values [rows, columns]; words: the labels, where they are such."""
+    label, weights = wanted.label(columns), wanted.weights(columns)
+    target = words
+    if words is None and label is not None:
+        target = values[:, label]
+        target = target.astype(np.int64) if are_whole(target) else target
+    return Table(columns, values[:, wanted.inputs(columns)], label, target,
+                 None if weights is None else values[:, weights], counted, {name: c.words for name, c in found.items()},
                  {name: c.strange for name, c in found.items() if c.strange})
 
 
@@ -154,7 +153,7 @@ def _texts(path: Path, delimiter: str, columns: tuple[str, ...], header: bool, w
     Raises:
         DataError: a column that was named is not there, or one has too many different texts for categories.
     """
-    _check_named(path, columns, texts)
+    check_named(path, columns, texts)
     places = [i for i in sorted(wanted) if columns[i] in texts or columns[i] in known]
     seen: dict[int, dict[str, int]] = {}
     cells_of: dict[int, array[int]] = {}
@@ -170,7 +169,8 @@ def _texts(path: Path, delimiter: str, columns: tuple[str, ...], header: bool, w
             for i, words in seen.items()}
 
 
-def _check_named(path: Path, columns: tuple[str, ...], texts: Sequence[str]) -> None:
+def check_named(path: Path, columns: tuple[str, ...], texts: Sequence[str]) -> None:
+    """DataError where a column that is named for categories is not there."""
     lost = [name for name in texts if name not in columns and name != ANY]
     if lost:
         raise DataError(f"Table {path} has no column {lost[0]!r}, which the option categories names; its columns are "
@@ -182,13 +182,25 @@ def _category(path: Path, name: str, words: Iterable[str], places: np.ndarray,
     """A column of texts: which of the different `words` each row has (DataError where these are too many for
     categories)."""
     order = known[name] if name in known else tuple(sorted(word for word in words if word))
-    if len(order) > MOST_WORDS or sum(map(len, order)) > MOST_LETTERS:
-        raise DataError(f"Table {path}: the column {name!r} has {len(order):,} different texts of "
-                        f"{sum(map(len, order)):,} letters, too many for "
-                        "categories; leave it out with the option inputs.")
+    check_words(path, name, order)
     number = {word: n for n, word in enumerate(order, 1)}
     numbers = np.array([number.get(word, 0) for word in words], np.float64)[places]
     return _Category(order, numbers, int(np.count_nonzero(numbers == 0)))
+
+
+def check_is_category(path: Path, name: str, texts: Sequence[str], known: Mapping[str, tuple[str, ...]]) -> None:
+    """DataError where a column of texts is wanted, and nobody says that these are categories."""
+    if name not in texts and ANY not in texts and name not in known:
+        raise DataError(f"Table {path}: the column {name!r} holds texts, which are no numbers: name it with the option "
+                        "categories where they are categories, or leave it out with the option inputs.")
+
+
+def check_words(path: Path, name: str, words: Collection[str], have: str = "has") -> None:
+    """DataError where a column has too many texts for categories; have: what the sentence says of their number."""
+    if len(words) > MOST_WORDS or sum(map(len, words)) > MOST_LETTERS:
+        raise DataError(f"Table {path}: the column {name!r} {have} {len(words):,} different texts of "
+                        f"{sum(map(len, words)):,} letters, too many for categories; leave it out with the option "
+                        "inputs.")
 
 
 def _of_columns(path: Path, delimiter: str, columns: tuple[str, ...], header: bool, wanted: list[int],
