@@ -116,7 +116,7 @@ def _candidates(size: int) -> Any:
         count = 0
         for i in range(n):
             found[count], places[count] = keys[i], i
-            count += int((keys[i] >> shift) <= last)
+            count += int(int(keys[i] >> shift) <= last)
         return count
     return candidates
 

@@ -1,5 +1,5 @@
-"""What functions over words compute with: 64-bit words, int32, float32 and float64 numbers, views of arrays, tuples of
-these.
+"""What functions over words compute with: 64-bit words, uint64, int32, float32 and float64 numbers, views of arrays,
+tuples of these.
 
 Each value is of a kind: LLVM's type of a scalar; `Array` of a `View`; `Fields` of a `Record`, words with names; a tuple
 of kinds; `Known` of what is known when code is written, and takes none. Kinds say how values travel: as the scalars
@@ -21,9 +21,28 @@ from ..isa.vector import WORD, Emitter, word
 
 # What is computed of int32 is a word; variables keep it, so that a loop that sums it takes many at once.
 I4, F4, F8 = ir.IntType(32), ir.FloatType(), ir.DoubleType()
-NUMBERS = (WORD, I4, F4, F8)
-WHOLE = (WORD, I4)
-_LETTERS = {"i4": I4, "f4": F4, "f8": F8}
+
+
+class _Unsigned(ir.IntType):
+    """A type of LLVM's, which have no signs, that is no other one of its size."""
+
+    def __new__(cls, bits: int) -> _Unsigned:
+        made: _Unsigned = ir.Type.__new__(cls)
+        made.width = bits
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Unsigned)
+
+    def __hash__(self) -> int:
+        return hash(_Unsigned)
+
+
+U8 = _Unsigned(64)
+"""uint64, which meets its own kind, or words as the bits that they are, and no other numbers."""
+NUMBERS = (WORD, U8, I4, F4, F8)
+WHOLE = (WORD, I4, U8)
+_LETTERS = {"i4": I4, "u8": U8, "f4": F4, "f8": F8}
 _ORDERED = {"<", "<=", ">", ">=", "=="}
 
 
@@ -126,6 +145,8 @@ def unified(one: Any, other: Any) -> Any:
     if isinstance(one, tuple) and isinstance(other, tuple) and len(one) == len(other):
         kinds = tuple(map(unified, one, other))
         return None if None in kinds else kinds
+    if U8 in (one, other):
+        return None
     if one in WHOLE and other in WHOLE:
         return WORD
     return F8 if one in NUMBERS and other in NUMBERS else None
@@ -139,11 +160,11 @@ def cast(b: ir.IRBuilder, value: Any, kind: Any) -> Any:
     if isinstance(kind, tuple):
         return tuple(cast(b, v, k) for v, k in zip(value, kind, strict=True))
     if have in WHOLE and kind in WHOLE:
-        return b.sext(value, WORD) if kind == WORD else b.trunc(value, I4)
+        return b.sext(value, kind) if have == I4 else b.trunc(value, I4) if kind == I4 else b.bitcast(value, kind)
     if have in WHOLE:
-        return b.sitofp(value, kind)
+        return b.uitofp(value, kind) if have == U8 else b.sitofp(value, kind)
     if kind in WHOLE:
-        return b.fptosi(value, kind)
+        return b.fptoui(value, kind) if kind == U8 else b.fptosi(value, kind)
     return b.fpext(value, F8) if kind == F8 else b.fptrunc(value, F4)
 
 
@@ -161,8 +182,8 @@ def converted(b: ir.IRBuilder, value: Any, what: Any) -> Any:
     kind = np.dtype(what)
     if kind.kind == "f":
         return cast(b, value, _LETTERS[f"f{kind.itemsize}"])
-    if kind == np.int32:
-        return cast(b, value, I4)
+    if kind in (np.int32, np.uint64):
+        return cast(b, value, I4 if kind == np.int32 else U8)
     value = cast(b, value, WORD)
     if kind.itemsize == 8:
         return value
@@ -194,14 +215,14 @@ def mathematics(b: ir.IRBuilder, what: Any, x: Any) -> Any:
 
 
 def arithmetic(b: ir.IRBuilder, name: str, x: Any, y: Any) -> Any:
-    """x and y of one kind added, subtracted, multiplied or divided."""
-    return getattr(b, name if x.type == WORD else f"f{name}")(x, y)
+    """x and y of one kind added, subtracted or multiplied."""
+    return getattr(b, name if x.type in WHOLE else f"f{name}")(x, y)
 
 
 def compared(b: ir.IRBuilder, order: str, x: Any, y: Any) -> Any:
     """A bit: how two numbers of one kind compare. NaN is unlike anything."""
     if x.type in WHOLE:
-        return b.icmp_signed(order, x, y)
+        return b.icmp_unsigned(order, x, y) if x.type == U8 else b.icmp_signed(order, x, y)
     return b.fcmp_ordered(order, x, y) if order in _ORDERED else b.fcmp_unordered(order, x, y)
 
 
@@ -269,7 +290,7 @@ def from_bits(b: ir.IRBuilder, bits: Any, dtype: str) -> Any:
     kind, narrow = number_kind(dtype), ir.IntType(8 * ELEMENTS[dtype].bytes)
     if kind == WORD:
         return b.sext(b.trunc(bits, narrow), WORD) if dtype in ("i1", "i2") else bits
-    bits = b.trunc(bits, narrow) if kind != F8 else bits
+    bits = b.trunc(bits, narrow) if kind not in (F8, U8) else bits
     return bits if kind == I4 else b.bitcast(bits, kind)
 
 
@@ -277,8 +298,8 @@ def to_word(b: ir.IRBuilder, value: Any) -> Any:
     """What stands for a value where a word is asked for: a view's address, a float's bits."""
     if isinstance(value, View):
         return value.address
-    if value.type == I4:
+    if value.type in WHOLE:
         return cast(b, value, WORD)
     if value.type == F8:
         return b.bitcast(value, WORD)
-    return b.zext(b.bitcast(value, ir.IntType(32)), WORD) if value.type == F4 else value
+    return b.zext(b.bitcast(value, ir.IntType(32)), WORD)

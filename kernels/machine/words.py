@@ -4,7 +4,7 @@ every process.
     define(module, function, {"s": Fields(("m", "n"))})
 
 A function here is a Python function like any other leaf body: parameters and variables are 64-bit integers (addresses,
-counts, truth), int32, float32 and float64 numbers, views of arrays, and tuples of these (`values`), with `if`, `while`,
+counts, truth), uint64, int32, float32 and float64 numbers, views of arrays, and tuples of these (`values`), with `if`, `while`,
 `for` over a tuple or a `range(...)` whose step is positive or written with its sign, arithmetic as Python has it (whole
 numbers are divided by none that is 0; with a float they are float64), comparisons, `and`, `or` and `not` (which are 0
 or 1), `min` and `max`, roots, exponentials and logarithms, several results, calls of other such functions, of what is
@@ -14,7 +14,8 @@ view is its address and a float its bits. Names that are not its own are constan
 functions may be arguments, too. Anything else is a TypeError that names the line.
 
 A variable is of one kind throughout: what is a whole number here and a float there is float64. int32 are elements of
-arrays of such, what `np.int32` makes and the least of these; with any arithmetic they are words.
+arrays of such, what `np.int32` makes and the least of these; with any arithmetic they are words. uint64 are elements of
+arrays of such and what `np.uint64` makes; with words they share bits (`&`, `>>`), and nothing else (`int(x)` is a word).
 """
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ from numba import types
 from ..isa.paths import PATHS
 from ..isa.vector import BIT, WORD, Emitter, word
 from . import build, values
-from .values import F4, F8, I4, WHOLE, Fields, Known, Record, View
+from .values import F4, F8, I4, U8, WHOLE, Fields, Known, Record, View
 
 _ORDERS = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="}
 _BITS = {ast.BitAnd: "and_", ast.BitOr: "or_", ast.BitXor: "xor", ast.LShift: "shl", ast.RShift: "ashr"}
@@ -381,7 +382,7 @@ class _Writer:
         if known is None and isinstance(node, ast.Constant):
             known = node.value
         if isinstance(known, int | np.integer):
-            return (I4 if isinstance(known, np.int32) else WORD)(int(known))
+            return {np.int32: I4, np.uint64: U8}.get(type(known), WORD)(int(known))
         if isinstance(known, float | np.float32):
             return (F8 if isinstance(known, float) else F4)(float(known))
         if isinstance(known, tuple) and all(isinstance(n, int | float) for n in known):
@@ -510,16 +511,23 @@ class _Writer:
         if not all(kind in values.NUMBERS for kind in kinds):
             raise self._bad(node)
         kind = functools.reduce(values.unified, kinds)
+        if kind is None:
+            raise self._bad(node)
         return [values.cast(self._b, n, kind) for n in numbers]
 
     def _computed(self, node: ast.AST, op: ast.operator, x: Any, y: Any) -> Any:
-        b, (x, y) = self._b, self._alike(node, [x, y])
+        b = self._b
+        kinds = [values.kind_of(x), values.kind_of(y)]
+        if type(op) in _BITS and U8 in kinds and all(kind in WHOLE for kind in kinds):
+            wide = values.cast(b, x, U8), values.cast(b, y, U8)
+            return b.lshr(*wide) if isinstance(op, ast.RShift) else getattr(b, _BITS[type(op)])(*wide)
+        x, y = self._alike(node, [x, y])
         if x.type == I4:
             x, y = values.cast(b, x, WORD), values.cast(b, y, WORD)
         if type(op) in _ARITHMETIC:
             return values.arithmetic(b, _ARITHMETIC[type(op)], x, y)
         if isinstance(op, ast.Div):
-            return b.fdiv(*(values.cast(b, v, F8 if v.type == WORD else v.type) for v in (x, y)))
+            return b.fdiv(*(values.cast(b, v, F8 if v.type in WHOLE else v.type) for v in (x, y)))
         if x.type != WORD:
             raise self._bad(node)
         if type(op) in _BITS:
@@ -554,7 +562,7 @@ class _Writer:
         if hasattr(called, "_defn"):
             return self._intrinsic(called, args)
         if isinstance(called, values.Inlined):
-            return called.emit(b, *(values.cast(b, a, WORD) if values.kind_of(a) == I4 else a for a in args))
+            return called.emit(b, *(values.cast(b, a, WORD) if values.kind_of(a) in WHOLE else a for a in args))
         if isinstance(called, type) and hasattr(called, "_fields"):
             return Record(Fields(called._fields), tuple(values.cast(b, a, WORD) for a in args))
         if not args:

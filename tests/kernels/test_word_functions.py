@@ -188,6 +188,37 @@ def test_whole_numbers_of_32_bits() -> None:
     assert kept.count("i32") == 2 + 2                    # total and best, and what is called gets
 
 
+def test_whole_numbers_without_sign() -> None:
+    """uint64 compare, shift and become floats and words as what they are; beside words they are bits, and nothing
+    else."""
+    top, low = np.uint64(1 << 63), np.uint64(255)
+
+    def body(x, y, z):  # type: ignore[no-untyped-def]
+        best, least = x[0], x[0]
+        for i in range(x.shape[0]):
+            best, least = max(best, x[i]), min(least, x[i])
+        y[0], y[1] = best, least
+        y[2], y[3] = x[1] >> 60, np.uint64(x[2] ^ top)
+        y[4] = x[1] + x[2] * x[1] if x[1] > x[0] else x[0]
+        z[0], z[1], z[2] = x[1], int(x[1] >> 62) + 7, x[1] & low
+    leaf = Leaf(body, "u8[:], u8[:], f8[:]")
+    x, y, z = np.array([5, 2**64 - 3, 2**63 + 9], np.uint64), np.zeros(5, np.uint64), np.zeros(3)
+    assert leaf(x, y, z) == 0
+    assert y.tolist() == [2**64 - 3, 5, 15, 9, (2**64 - 3) * (1 + 2**63 + 9) % 2**64]
+    assert z.tolist() == [float(2**64 - 3), 3 + 7, 253]
+
+
+@pytest.mark.parametrize("text", ["x[0] + n", "x[0] * 1.5", "max(x[0], n)", "x[0] < n", "x[0] // x[1]", "x[0] % x[1]"])
+def test_words_and_numbers_without_sign_do_not_mix(text: str) -> None:
+    """No kind holds both, so that none is taken for the other."""
+    names: dict[str, Any] = {}
+    source = f"def body(x, y, n):\n    y[0] = {text}\n"
+    exec(source, names)
+    names["body"].__written__ = source
+    with pytest.raises(TypeError, match=rf"line 2: .*{re.escape(text.split()[0][:4])}.* is nothing over words"):
+        Leaf(names["body"], "u8[:], f8[:], i8", key=text).compile()
+
+
 def wrapped(x: Any, y: Any) -> Any:
     """int32 in, int32 out."""
     return np.int32(x + y)
