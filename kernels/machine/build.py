@@ -11,13 +11,7 @@ from numba.core.compiler_lock import global_compiler_lock
 
 from ..isa.target import Target
 from . import codegen
-
-_MATHEMATICS = ("acos acosh asin asinh atan atanh ceil cos cosh erf erfc exp expm1 floor fmod log log1p pow rint sin "
-                "sinh sqrt tan tanh ceilf expf floorf fmodf logf nearbyintf powf rintf roundf sqrtf truncf")
-OUTSIDE = frozenset({"memset", "memcpy", "memmove", "sched_yield", "clock_gettime", "syscall", "pthread_mutex_lock",
-                     "pthread_mutex_unlock", "pthread_cond_broadcast", "pthread_cond_wait", *_MATHEMATICS.split()})
-"""What objects may ask of others: the system's memory, threads and clock, and the C library's mathematics, for float64
-mostly."""
+from .stored import OUTSIDE
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,29 @@ def test_kernels_of_two_processes_keep_their_inner_functions(tmp_path: Path) -> 
     run("1,2", "cached")
 
 
+MATHEMATICS = r"""
+import sys
+import numpy as np
+import tileflow.ops
+from numba import njit
+from tileflow.graph import OPS
+from tileflow.testing.calls import run_kernel
+
+if sys.argv[1] == "beside":
+    assert njit("f8(f8)")(lambda x: x + 1)(1.0) == 2
+y, = run_kernel(OPS["Log"](), np.array([-1.0, -np.inf, np.nan]))
+print(y.tobytes().hex())
+"""
+
+
+def test_no_number_has_one_sign_beside_a_users_code(tmp_path: Path) -> None:
+    """The C library has two versions of a logarithm, and Numba names the other one when it compiles."""
+    found = [subprocess.run([sys.executable, "-W", "ignore", "-c", MATHEMATICS, how], cwd=ROOT, capture_output=True, text=True,
+                            timeout=200, env={**os.environ, "TILEFLOW_CACHE_DIR": str(tmp_path)}, check=True).stdout
+             for how in ("alone", "beside")]
+    assert found[0] == found[1] != ""
+
+
 KERNEL = r"""
 import numpy as np
 from test_cache import add
