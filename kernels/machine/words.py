@@ -4,18 +4,19 @@ every process.
     define(module, function, {"s": Fields(("m", "n"))})
 
 A function here is a Python function like any other leaf body: parameters and variables are 64-bit integers (addresses,
-counts, truth), uint64, int32, float32 and float64 numbers, views of arrays, and tuples of these (`values`), with `if`, `while`,
-`for` over a tuple or a `range(...)` whose step is positive or written with its sign, arithmetic as Python has it (whole
-numbers are divided by none that is 0; with a float they are float64), comparisons, `and`, `or` and `not` (which are 0
-or 1), `min` and `max`, roots, exponentials and logarithms, several results, calls of other such functions, of what is
-`Inlined` and of Numba's intrinsics over words. A view is read and written by element, and cut by indices and a slice of
-the axis behind them; indices are not negative, and a slice of a view is given one number. Where a word is asked for, a
-view is its address and a float its bits. Names that are not its own are constants or functions where it was written;
-functions may be arguments, too. Anything else is a TypeError that names the line.
+counts, truth), uint64, int32, float32 and float64 numbers, views of arrays, and tuples of these (`values`), with `if`,
+`while`, `for` over a tuple or a `range(...)` whose step is positive or written with its sign, arithmetic as Python has
+it (whole numbers are divided by none that is 0; with a float they are float64), comparisons, `and`, `or` and `not`
+(which are 0 or 1), `min` and `max`, roots, exponentials and logarithms, several results, calls of other such
+functions, of what is `Inlined` and of Numba's intrinsics over words. A view is read and written by element, and cut by
+indices and a slice of the axis behind them; indices are not negative, and a slice of a view is given one number. Where
+a word is asked for, a view is its address and a float its bits. Names that are not its own are constants or functions
+where it was written; functions may be arguments, too. Anything else is a TypeError that names the line.
 
 A variable is of one kind throughout: what is a whole number here and a float there is float64. int32 are elements of
-arrays of such, what `np.int32` makes and the least of these; with any arithmetic they are words. uint64 are elements of
-arrays of such and what `np.uint64` makes; with words they share bits (`&`, `>>`), and nothing else (`int(x)` is a word).
+arrays of such, what `np.int32` makes and the least of these; with any arithmetic they are words. uint64 are elements
+of arrays of such and what `np.uint64` makes; with words they share bits (`&`, `>>`), and nothing else (`int(x)` is a
+word).
 """
 from __future__ import annotations
 

@@ -89,9 +89,9 @@ print(y.tobytes().hex())
 
 def test_no_number_has_one_sign_beside_a_users_code(tmp_path: Path) -> None:
     """The C library has two versions of a logarithm, and Numba names the other one when it compiles."""
-    found = [subprocess.run([sys.executable, "-W", "ignore", "-c", MATHEMATICS, how], cwd=ROOT, capture_output=True, text=True,
-                            timeout=200, env={**os.environ, "TILEFLOW_CACHE_DIR": str(tmp_path)}, check=True).stdout
-             for how in ("alone", "beside")]
+    environment = {**os.environ, "TILEFLOW_CACHE_DIR": str(tmp_path)}
+    found = [subprocess.run([sys.executable, "-W", "ignore", "-c", MATHEMATICS, how], cwd=ROOT, capture_output=True,
+                            text=True, timeout=200, env=environment, check=True).stdout for how in ("alone", "beside")]
     assert found[0] == found[1] != ""
 
 

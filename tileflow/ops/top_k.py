@@ -43,11 +43,8 @@ class TopK(Op):
     @classmethod
     def samples(cls) -> list[Sample]:
         ties = np.array([[1, 3, 3, 0, 1], [2, 2, 2, 2, 2]], np.int8)
-        bits = np.arange(300, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)                # all of 64 bits
-        wides = bits, bits.view(np.int64), np.cos(np.arange(300.0)), (bits >> np.uint64(32)).astype(np.uint32)
         return [sample((3, 7), K=3), sample((2, 5, 3), K=2, axis=1, largest=0), sample((4, 3), K=4, axis=0), sample(ties, K=4),
-                sample(("uint64", (70,), 0, 9), K=69, sorted=0),
-                *(sample(wide, K=k, largest=k % 2) for wide in wides for k in (3, 40))]
+                sample(("uint64", (70,), 0, 9), K=69, sorted=0)]
 
     def infer(self, *types: TensorType | None) -> tuple[TensorType, ...]:
         x = present(types[0])
