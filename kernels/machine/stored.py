@@ -15,9 +15,9 @@ from llvmlite import binding
 from . import cache, pack
 
 _MATHEMATICS = ("acos acosh asin asinh atan atanh ceil cos cosh erf erfc exp expm1 floor fmod log log1p pow rint sin "
-                "sinh sqrt tan tanh ceilf expf floorf fmodf logf nearbyintf powf rintf roundf sqrtf truncf").split()
+                "sinh sqrt tan tanh ceilf expf floorf fmodf logf nearbyintf powf rintf roundf sqrtf truncf")
 OUTSIDE = frozenset({"memset", "memcpy", "memmove", "sched_yield", "clock_gettime", "syscall", "pthread_mutex_lock",
-                     "pthread_mutex_unlock", "pthread_cond_wait", "pthread_cond_broadcast", *_MATHEMATICS})
+                     "pthread_mutex_unlock", "pthread_cond_wait", "pthread_cond_broadcast", *_MATHEMATICS.split()})
 """What objects may ask of others: the system's memory, threads and clock, and the C library's mathematics, for float64
 mostly."""
 _linking = threading.RLock()
@@ -84,7 +84,7 @@ def _mathematics() -> dict[str, int]:
     """Where the C library's mathematics lies."""
     library = ctypes.CDLL(None)
     return {name: int(ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0)
-            for name in _MATHEMATICS if hasattr(library, name)}
+            for name in _MATHEMATICS.split() if hasattr(library, name)}
 
 
 def _link(name: str, payload: bytes) -> Code:
