@@ -27,7 +27,7 @@ LONGEST = 1 << 31
 
 @functools.cache
 def _places(dtype: str, largest: bool, last: bool, path: cpu.Cpu) -> Any:
-    """The Numba-callable `places(rows, n, x, y)`: where the best of each row's n elements lies."""
+    """The function `places(rows, n, x, y)`: where the best of each row's n elements lies."""
     size = itemsize(dtype)
     lengths = sorted({path.lanes(size), min(4, path.lanes(size)), 1}, reverse=True)
 

@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 
-from .machine.inner import register_jitable
 from .machine.leaf import generic
 from .machine.status import LABEL_OUT_OF_RANGE
 
@@ -14,38 +13,32 @@ NONE = -1e300
 """The logarithm of no probability: finite, so that differences of two are numbers."""
 
 
-@register_jitable
 def joined(a, b):                                       # type: ignore[no-untyped-def]
     """log(e^a + e^b)."""
     high, low = (a, b) if a > b else (b, a)
     return high if low <= NONE else high + math.log1p(math.exp(low - high))
 
 
-@register_jitable
 def floored(a):                                         # type: ignore[no-untyped-def]
     """The logarithm, or NONE where it is less; NaN stays."""
     return NONE if a < NONE else a
 
 
-@register_jitable
 def likely(p):                                          # type: ignore[no-untyped-def]
     """A log-probability by which beams can be ordered: NaN is none, and infinity a large number."""
     return min(p, 1e200) if p > NONE else NONE
 
 
-@register_jitable
 def label(targets, blank, s):                           # type: ignore[no-untyped-def]
     """The class of state s: blanks around the labels."""
     return targets[s // 2] if s % 2 else blank
 
 
-@register_jitable
 def skips(targets, blank, s):                           # type: ignore[no-untyped-def]
     """State s may follow the one before the blank in front of it: another label."""
     return s >= 2 and s % 2 == 1 and targets[s // 2] != targets[s // 2 - 1]
 
 
-@register_jitable
 def forward(probs, n, targets, blank, steps, states, alpha):  # type: ignore[no-untyped-def]
     """alpha[t, s]: the log probability of all ways that are in state s at step t. Returns that of the labelling."""
     for t in range(steps):
@@ -66,7 +59,6 @@ def forward(probs, n, targets, blank, steps, states, alpha):  # type: ignore[no-
     return joined(total, alpha[steps - 1, states - 2]) if states >= 2 else total
 
 
-@register_jitable
 def fits(probs, row, count, steps):                     # type: ignore[no-untyped-def]
     """Lengths are within their arrays, and labels are classes."""
     inside = 0 <= count <= row.shape[0] and 0 <= steps <= probs.shape[0]

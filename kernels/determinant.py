@@ -3,11 +3,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from .machine.inner import register_jitable
 from .machine.leaf import generic
 
 
-@register_jitable(error_model="numpy")
 def _eliminated(a: Any, n: int) -> Any:
     """The determinant of the matrix whose rows lie in `a` one after the other, which is overwritten."""
     product = a.dtype.type(1)

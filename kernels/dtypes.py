@@ -1,6 +1,6 @@
 """The one table of element types: their names, the letters kernels know them by, their kinds and widths.
 
-LLVM's types follow from it in `isa/vector.py`, Numba's in `machine/leaf.py`; graphs speak of the names.
+LLVM's types follow from it in `isa/vector.py`, Numba's in `machine/foreign.py`; graphs speak of the names.
 """
 from __future__ import annotations
 

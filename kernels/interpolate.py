@@ -46,9 +46,8 @@ def interpolate_points(x: Any, start: Any, index: Any, weight: Any, y: Any, lo: 
         pairs = pairs and start[j] == 2 * j
     for o in range(lo, hi):
         if pairs and inner == 1:
-            source, target = x[o, :, 0], y[o, :, 0]
             for j in range(m):
-                target[j] = weight[2 * j] * source[index[2 * j]] + weight[2 * j + 1] * source[index[2 * j + 1]]
+                y[o, j, 0] = weight[2 * j] * x[o, index[2 * j], 0] + weight[2 * j + 1] * x[o, index[2 * j + 1], 0]
             continue
         for j in range(m):
             first, last = start[j], start[j + 1]

@@ -15,7 +15,6 @@ import numpy as np
 from .dtypes import BITS
 from .isa import cpu
 from .machine.call import Call, In, Out, Work
-from .machine.inner import register_jitable
 from .machine.leaf import Leaf
 from .machine.status import LABEL_OUT_OF_RANGE, OK
 from .move import fill_call
@@ -43,7 +42,6 @@ def _row_losses(name: str, negative_log: Any) -> Any:
 
 
 def _of_scores(max_sum_exp: Any) -> Any:
-    @register_jitable
     def negative_log(row: Any, label: int, pair: Any) -> float:
         """-log(softmax(row)[label])."""
         max_sum_exp(1, row.shape[0], row.ctypes.data, pair.ctypes.data)
@@ -51,7 +49,6 @@ def _of_scores(max_sum_exp: Any) -> Any:
     return negative_log
 
 
-@register_jitable
 def _of_logs(row: Any, label: int, _pair: Any) -> float:
     """-row[label], of log-probabilities."""
     return -float(row[label])

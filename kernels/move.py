@@ -18,7 +18,6 @@ from .dtypes import BITS
 from .isa import cpu
 from .isa.vector import Emitter, as_intrinsic, lanes_within, word
 from .machine.call import Call, In, Out, Work
-from .machine.inner import register_jitable
 from .machine.leaf import Leaf, Numbers, generic
 from .machine.status import INDEX_OUT_OF_RANGE, OK
 
@@ -74,7 +73,6 @@ class MoveBox(Numbers):
     y6: int
 
 
-@register_jitable(error_model="numpy")
 def _starts(r: int, b: Any) -> tuple[int, int]:
     """Where row r of a box begins in x and y, axis 0 running fastest. Axes beyond the last are of size 1, so the walk
     ends early."""
@@ -226,7 +224,6 @@ def _few_leaf(itemsize: int, few: int, mixes: bool, lanes: int, path: cpu.Cpu) -
 MODES = {"reflect": 0, "edge": 1, "wrap": 2}
 
 
-@register_jitable
 def source_index(i: int, n: int, mode: int) -> int:
     """Which of n elements padding shows at place i (0..n-1 is the array itself, n > 0)."""
     if mode == 1 or n == 1:

@@ -17,7 +17,6 @@ from typing import Any
 from .isa import cpu
 from .isa.half import widened
 from .machine.call import Call, In, Out, Work
-from .machine.inner import register_jitable
 from .machine.leaf import Leaf
 from .rows import row_kernel
 from .sums import BLOCK, block_product, block_sum
@@ -28,7 +27,6 @@ NARROW = 128              # rows of fewer columns are summed several at a time
 PIECE = 16384             # elements of the reduced axis (times inner) per partial total
 
 
-@register_jitable
 def _as_it_lies(x: Any, at: int, n: int, _spare: Any) -> Any:
     return x[at:at + n]
 

@@ -10,7 +10,6 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from .machine.inner import register_jitable
 from .machine.leaf import Leaf, Numbers, generic
 from .machine.status import INDEX_OUT_OF_RANGE, OK
 
@@ -31,7 +30,6 @@ class Align(Numbers):
     maximum: int
 
 
-@register_jitable
 def _span(start: float, end: float, bins: int, n: Any) -> Any:
     """(start, size of a bin, samples in it) along an axis; -1 samples where the border is no number."""
     offset = 0.5 if n.half else 0.0
@@ -47,7 +45,6 @@ def _span(start: float, end: float, bins: int, n: Any) -> Any:
     return start, size, math.ceil(min(max(size, 0.0), 1e9))
 
 
-@register_jitable
 def _samples(start: float, step: float, count: int, limit: int) -> Any:
     """The samples first..last of `count` at start + (i + 0.5) * step that lie within -1..limit."""
     if count <= 0:
@@ -59,7 +56,6 @@ def _samples(start: float, step: float, count: int, limit: int) -> Any:
     return int(min(max(low, 0.0), float(count))), int(min(max(high, 0.0), float(count)))
 
 
-@register_jitable
 def _corner(at: float, limit: int) -> Any:
     """(lower element, upper element, weight of the upper one) for a place along an axis; the lower is -1 for one outside."""
     if not -1.0 <= at <= limit:
@@ -169,7 +165,6 @@ def align_leaf(t: str, backward: bool) -> Leaf:
     return Leaf(_align_grad if backward else _align, f"{arrays}{t}[:,:], i8[:], {t}[:,:,:], f8, numbers, lo, hi", checked=True, numbers=Align)
 
 
-@register_jitable
 def _bin(start: int, size: int, i: int, bins: int, limit: int) -> Any:
     """The elements low..high of an axis that bin i of a region meets."""
     low = math.floor(i * (size / bins)) + start
@@ -177,14 +172,12 @@ def _bin(start: int, size: int, i: int, bins: int, limit: int) -> Any:
     return min(max(low, 0), limit), min(max(high, 0), limit)
 
 
-@register_jitable
 def _rounded(at: float) -> int:
     """The nearest whole number, halves away from zero; numbers beyond any image at its border."""
     at = min(max(at, -1e9), 1e9)
     return math.floor(at + 0.5) if at >= 0 else math.ceil(at - 0.5)
 
 
-@register_jitable
 def _winner(plane: Any, roi: Any, o: int, scale: float, height: int, width: int, rows: int, columns: int) -> int:
     """The place of the largest element of bin o of a region; -1 for an empty bin."""
     left, top = _rounded(roi[1] * scale), _rounded(roi[2] * scale)
@@ -200,7 +193,6 @@ def _winner(plane: Any, roi: Any, o: int, scale: float, height: int, width: int,
     return found
 
 
-@register_jitable
 def _finite(roi: Any) -> bool:
     """All of a region's numbers are."""
     told = True

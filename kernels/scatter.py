@@ -4,7 +4,6 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from .machine.inner import register_jitable
 from .machine.leaf import Leaf
 from .machine.status import INDEX_OUT_OF_RANGE, OK
 
@@ -29,7 +28,7 @@ def _combine(reduction: str) -> Any:
 
     def largest(old: Any, new: Any) -> Any:
         return new if new > old or new != new else old
-    return register_jitable(dict(none=none, add=add, mul=mul, min=smallest, max=largest)[reduction])
+    return dict(none=none, add=add, mul=mul, min=smallest, max=largest)[reduction]
 
 
 def _scatter(combine: Any) -> Any:

@@ -12,7 +12,6 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from types import FunctionType
 from typing import Any
 
 from .dtypes import ELEMENTS
@@ -20,10 +19,8 @@ from .elementwise.expr import Var, cast
 from .elementwise.loops import elementwise_call
 from .isa import cpu
 from .isa.half import narrow_rows, widen_rows
-from .machine.build import OPTIONS
 from .machine.call import Call, In, Out, Work
 from .machine.emitted import EmittedLeaf
-from .machine.inner import register_jitable
 from .machine.leaf import Leaf, from_lines
 from .machine.places import address_of, shaped
 
@@ -106,7 +103,7 @@ def own_form(make: Callable[[tuple[str, ...]], Leaf], arrays: Sequence[int], spa
 @functools.cache
 def _leaf(leaf: Leaf, kinds: tuple[str, ...], path: cpu.Cpu) -> Leaf:
     """The leaf with the parameters (those with words) of these kinds in 16-bit memory: "<b2" one that is read, ">f2" one that is written."""
-    names: dict[str, Any] = {"address_of": address_of, "shaped": shaped, "body": _body(leaf)}
+    names: dict[str, Any] = {"address_of": address_of, "shaped": shaped, "body": leaf.twin}
     names |= {f"widen_{t}": widen_rows(t) for t in {k[1:] for k in kinds if k}} | {f"narrow_{t}": narrow_rows(t) for t in {k[1:] for k in kinds if k}}
     left = iter(kinds)
     kind_of = [next(left) if p.words else "" for p in leaf.parameters]
@@ -140,14 +137,6 @@ def _leaf(leaf: Leaf, kinds: tuple[str, ...], path: cpu.Cpu) -> Leaf:
     words = [_word(p, next(left) if p.words else "") for p in leaf.parameters]
     numbers = next((p.numbers for p in leaf.parameters if p.numbers), None)
     return Leaf(made, ", ".join([*words, "f4[w,:]", "i8"]), checked=leaf.checked, key=f"{leaf.identity} {path.name}", numbers=numbers)
-
-
-def _body(leaf: Leaf) -> Any:
-    """The leaf's body as an inner function under a name of its own: machine code from the disk merges by name."""
-    twin = leaf.twin
-    made = FunctionType(twin.__code__, twin.__globals__, twin.__name__, twin.__defaults__, twin.__closure__)
-    made.__qualname__ = f"{twin.__name__}_{leaf.identity}"
-    return register_jitable(made, **OPTIONS)
 
 
 def _word(p: Any, kind: str) -> str:

@@ -12,14 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.core.errors import TypingError
-from numba.extending import intrinsic
-from numba.np.arrayobj import make_array
 
 from .isa.paths import PATHS
 from .isa.vector import ELEMENTS, INT32, Emitter, as_intrinsic, itemsize, word
+from .machine.values import Inlined, View
 
 WIDE = 128                # bytes side by side: four registers of 32 bytes hide the latency of an addition
 NARROW = 32
@@ -115,34 +111,30 @@ class _Run:
         return e.loop(0, n, BLOCK, [ir.Constant(DOUBLE, 0.0)], block)[0]
 
 
-def _over(operation: str, start: int, *arrays: Any, blocks: bool = False) -> Any:
-    """What an intrinsic over arrays of these types returns: its signature, and what emits its code.
+def _over(operation: str, start: int, *, blocks: bool = False) -> Callable[..., Any]:
+    """What emits the code over views.
 
     Args:
         operation: of the builder's, for integers; floats have its twin. start: what it changes nothing with.
         blocks: floats are combined in blocks, and these added in float64.
     """
-    dtype = getattr(arrays[0], "dtype", None)
-    if not all(isinstance(a, types.Array) and (a.ndim, a.layout, a.dtype) == (1, "C", dtype) for a in arrays):
-        given = ", ".join(map(str, arrays))
-        raise TypingError(f"sums are of contiguous arrays of one axis and one type, not of {given}")
-
-    def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        views = [make_array(kind)(context, builder, value) for kind, value in zip(arrays, args, strict=True)]
-        n, = cgutils.unpack_tuple(builder, views[0].shape, 1)
-        element, real = context.get_data_type(dtype), isinstance(dtype, types.Float)
-        unit = float(start) if real else start
-        combine = getattr(builder, f"f{operation}" if real else operation)
-        e, places = Emitter(builder, PATHS["generic"]), [builder.ptrtoint(view.data, n.type) for view in views]
-        run = _Run(e, context.get_abi_sizeof(element), ir.Constant(element, unit), combine)
-        return run.in_blocks(places, n) if blocks else run.of(places, n)
-    return (types.float64 if blocks else dtype)(*arrays), generate
+    def emit(b: ir.IRBuilder, *views: Any) -> Any:
+        kinds = {getattr(view, "kind", None) for view in views}
+        if len(kinds) > 1 or not all(isinstance(view, View) and view.kind.ndim == 1 for view in views):
+            given = ", ".join(map(str, kinds))
+            raise TypeError(f"sums are of contiguous arrays of one axis and one type, not of {given}")
+        element, size = ELEMENTS[views[0].kind.dtype], itemsize(views[0].kind.dtype)
+        real = not isinstance(element, ir.IntType)
+        combine = getattr(b, f"f{operation}" if real else operation)
+        run = _Run(Emitter(b, PATHS["generic"]), size, ir.Constant(element, float(start) if real else start), combine)
+        places, n = [view.address for view in views], views[0].shape[0]
+        found = run.in_blocks(places, n) if blocks else run.of(places, n)
+        return found if real or size == 8 else b.sext(found, n.type)
+    return emit
 
 
-@intrinsic
-def block_sum(_context: Any, x: Any) -> Any:
-    """The sum of the elements of a contiguous x[n], in their type; 0 of none."""
-    return _over("add", 0, x)
+block_sum = Inlined("block_sum", _over("add", 0))
+"""The sum of the elements of a contiguous x[n], in their type; 0 of none."""
 
 
 def row_sums(dtype: str) -> Any:
@@ -169,19 +161,9 @@ def row_sums(dtype: str) -> Any:
     return as_intrinsic(f"tileflow_row_sums_{dtype}", words, PATHS["generic"], emit)
 
 
-@intrinsic
-def block_product(_context: Any, x: Any) -> Any:
-    """The product of the elements of a contiguous x[n], in their type (integers wrap); 1 of none."""
-    return _over("mul", 1, x)
-
-
-@intrinsic
-def block_dot(_context: Any, x: Any, y: Any) -> Any:
-    """The sum of x[i] * y[i] over contiguous floats x[n] and y[n], in their type, each product rounded; 0 of none."""
-    return _over("add", 0, x, y)
-
-
-@intrinsic
-def row_dot(_context: Any, x: Any, y: Any) -> Any:
-    """The same of rows of any length, in float64, in which the sums of blocks of BLOCK elements are added."""
-    return _over("add", 0, x, y, blocks=True)
+block_product = Inlined("block_product", _over("mul", 1))
+"""The product of the elements of a contiguous x[n], in their type (integers wrap); 1 of none."""
+block_dot = Inlined("block_dot", _over("add", 0))
+"""The sum of x[i] * y[i] over contiguous floats x[n] and y[n], in their type, each product rounded; 0 of none."""
+row_dot = Inlined("row_dot", _over("add", 0, blocks=True))
+"""The same of rows of any length, in float64, in which the sums of blocks of BLOCK elements are added."""

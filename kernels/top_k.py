@@ -14,7 +14,6 @@ import numpy as np
 
 from .dtypes import BITS, ELEMENTS
 from .machine.call import Call, In, Out, Work
-from .machine.inner import register_jitable
 from .machine.leaf import Leaf
 
 STRIP = 16                # lines whose keys are made together where they lie side by side
@@ -49,10 +48,9 @@ def _key(dtype: str, largest: bool) -> Any:
 
     def of_uint(b: Any) -> Any:
         return number(ones ^ b) if largest else number(b ^ zero)
-    return register_jitable(error_model="numpy")({"float": of_float, "int": of_int}.get(kind, of_uint))
+    return {"float": of_float, "int": of_int}.get(kind, of_uint)
 
 
-@register_jitable(error_model="numpy")
 def _sift(keys: Any, places: Any, n: int, key: Any, place: int) -> None:
     """Put (key, place) at the root of a heap of n, whose worst is its root, and down to where it belongs."""
     at = 0
@@ -69,7 +67,6 @@ def _sift(keys: Any, places: Any, n: int, key: Any, place: int) -> None:
     keys[at], places[at] = key, place
 
 
-@register_jitable(error_model="numpy")
 def _select(keys: Any, n: int, k: int, best: Any, places: Any) -> None:
     """The places of the k smallest keys, in order."""
     filled = 0
@@ -119,9 +116,9 @@ def _candidates(size: int) -> Any:
         count = 0
         for i in range(n):
             found[count], places[count] = keys[i], i
-            count += int((keys[i] >> shift) <= last)
+            count += int(int(keys[i] >> shift) <= last)
         return count
-    return register_jitable(error_model="numpy")(candidates)
+    return candidates
 
 
 def _sort(size: int) -> Any:
@@ -147,7 +144,7 @@ def _sort(size: int) -> Any:
                 other[to], spare[to] = keys[i], places[i]
             for i in range(n):
                 keys[i], places[i] = other[i], spare[i]
-    return register_jitable(error_model="numpy")(sort)
+    return sort
 
 
 def _top_k(key: Any, candidates: Any, sort: Any) -> Any:

@@ -20,7 +20,6 @@ from ..gemm.micro import columns, copy, outer, transpose
 from ..isa import cpu, mathlib
 from ..isa.half import HALVES, widen_rows, widen_turned
 from ..isa.vector import Emitter, as_intrinsic, itemsize, vector
-from ..machine.inner import register_jitable
 from ..machine.leaf import Leaf, Numbers
 from ..sums import block_dot
 
@@ -178,12 +177,6 @@ def _block_pass(name: str, dtype: str, path: cpu.Cpu) -> Any:
 
 # ---- what both leaves do
 
-def named(function: Any, *what: object) -> Any:
-    """A part of the leaves under a name that tells what shapes it: machine code from the disk merges by name."""
-    function.__qualname__ = "_".join(map(str, (function.__name__, *what)))
-    return register_jitable(function)
-
-
 @functools.cache
 def _packer(dtype: str, path: cpu.Cpu) -> Any:
     """Rows of an array, transposed into scratch and multiplied; the columns that fill the last vectors up are zero."""
@@ -198,7 +191,7 @@ def _packer(dtype: str, path: cpu.Cpu) -> Any:
             if factor != 1:
                 for c in range(filled):
                     line[c] *= factor
-    return named(pack, dtype, path.name)
+    return pack
 
 
 @functools.cache
@@ -226,7 +219,7 @@ def _masker(dtype: str, mask_dtype: str, path: cpu.Cpu) -> Any:
             line = scratch[scores + j * row:scores + j * row + min(rows, first + j - limit)]
             for i in range(line.shape[0]):
                 line[i] = -math.inf
-    return named(apply, "mask", dtype, mask_dtype, path.name)
+    return apply
 
 
 @functools.cache
@@ -237,10 +230,9 @@ def _multiplier(dtype: str, path: cpu.Cpu) -> Any:
             line, times = scratch[block + j * row:block + j * row + count], scratch[factors + j * row:factors + j * row + count]
             for i in range(count):
                 line[i] *= times[i]
-    return named(multiply, dtype, path.name)
+    return multiply
 
 
-@register_jitable
 def _steps(swapped, heads, positions, size):  # type: ignore[no-untyped-def]
     """Elements from one batch, head and position to the next."""
     if swapped:
@@ -248,7 +240,6 @@ def _steps(swapped, heads, positions, size):  # type: ignore[no-untyped-def]
     return heads * positions * size, positions * size, size
 
 
-@register_jitable
 def geometry(s: Any) -> Any:
     """The steps of q, k, v and y of attention s (`AttentionSizes`)."""
     key_heads = s.heads // s.group

@@ -12,7 +12,7 @@ from typing import Any
 from ..isa import cpu
 from ..isa.half import narrow_rows, widen_rows
 from ..machine.leaf import Leaf
-from .float32 import QUERIES, SIZES, AttentionSizes, backward_body, forward_body, geometry, named, scratch_elements
+from .float32 import QUERIES, SIZES, AttentionSizes, backward_body, forward_body, geometry, scratch_elements
 
 OneHead: Any = AttentionSizes.body()
 """What the float32 kernel reads: its operands are those of one key head."""
@@ -46,12 +46,12 @@ def _converters(dtype: str, path: cpu.Cpu) -> tuple[Any, Any]:
 
     def rounded(count, n, scratch, at, x, to, row):  # type: ignore[no-untyped-def]
         narrow(count, n, scratch.ctypes.data + 4 * at, 4 * n, x.ctypes.data + 2 * to, 2 * row)
-    return named(widened, dtype, path.name), named(rounded, dtype, path.name)
+    return widened, rounded
 
 
 @functools.cache
 def _forward_leaf(dtype: str, mask: str, capped: bool, path: cpu.Cpu) -> Leaf:
-    attend = named(forward_body("f4", mask, capped, path), mask, capped, path.name)
+    attend = forward_body("f4", mask, capped, path)
     widened, rounded = _converters(dtype, path)
 
     def attention_half(q, k, v, mask, y, lse, scratch, inner, scale, cap, s, lo, hi):  # type: ignore[no-untyped-def]
@@ -84,7 +84,7 @@ def _forward_leaf(dtype: str, mask: str, capped: bool, path: cpu.Cpu) -> Leaf:
 
 @functools.cache
 def _backward_leaf(dtype: str, mask: str, capped: bool, path: cpu.Cpu) -> Leaf:
-    pull = named(backward_body("f4", mask, capped, path), mask, capped, path.name)
+    pull = backward_body("f4", mask, capped, path)
     widened, rounded = _converters(dtype, path)
 
     def attention_half_grad(g, q, k, v, mask, y, lse, dq, dk, dv, scratch, inner, scale, cap, s,  # type: ignore

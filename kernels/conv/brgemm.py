@@ -18,7 +18,6 @@ from ..gemm.pairs import dot_pairs
 from ..isa import cpu
 from ..isa.half import summed
 from ..isa.vector import ELEMENTS, WORD, Emitter, as_intrinsic, itemsize, vector, word
-from ..machine.inner import register_jitable
 
 
 @dataclass(frozen=True)
@@ -104,11 +103,11 @@ def _brgemm(dtype: str, path: cpu.Cpu, rows: int, vectors: int) -> Any:
 
 @functools.cache
 def brgemm(dtype: str, path: cpu.Cpu, rows: int, vectors: int) -> Any:
-    """Numba-callable `brgemm(cols, taps, depth, sources, tap_step, shift, b, b_tap, bias, places, column, accumulate)`.
+    """The function `brgemm(cols, taps, depth, sources, tap_step, shift, b, b_tap, bias, places, column, accumulate)`.
 
-    C[i, j] (+)= bias[j] + the sum over taps t and channels k of A[t, i][k] * B[t][k, j], for i < rows and j < cols; sums run over
-    the taps, and over the channels of each, in ascending order. Of "b2", A and B hold pairs of channels in words of 32
-    bits, C and the bias float32 (gemm/pairs.py has the order within a pair).
+    C[i, j] (+)= bias[j] + the sum over taps t and channels k of A[t, i][k] * B[t][k, j], for i < rows and
+    j < cols; sums run over the taps, and over the channels of each, in ascending order. Of "b2", A and B hold pairs of
+    channels in words of 32 bits, C and the bias float32 (gemm/pairs.py has the order within a pair).
 
     Args (integers; strides in bytes):
         cols: columns of C that are written, at most `width`.
@@ -130,12 +129,12 @@ SUMS = 8
 
 @functools.cache
 def brgemm_rows(dtype: str, path: cpu.Cpu, rows: int, vectors: int) -> Any:
-    """Numba-callable `brgemm_rows(count, cols, ...)`: `brgemm` over `count` rows, in blocks of `rows`, and of few for
-    those that would fill no whole one. Tables hold a multiple of `rows`; the other arguments are those of `brgemm`."""
+    """A function over words, `brgemm_rows(count, cols, ...)`: `brgemm` over `count` rows, in blocks of `rows`,
+    and of few for those that would fill no whole one. Tables hold a multiple of `rows`; the other arguments are those
+    of `brgemm`."""
     few = min(rows, -(-SUMS // vectors))
     whole, part = brgemm(dtype, path, rows, vectors), brgemm(dtype, path, few, vectors)
 
-    @register_jitable
     def each(count, cols, taps, depth, sources, tap_step, shift, b, b_tap, bias, places, column,  # type: ignore
              accumulate):
         at = 0
@@ -184,7 +183,7 @@ def _over_pixels(dtype: str, path: cpu.Cpu, rows: int) -> Any:
 
 @functools.cache
 def over_pixels(dtype: str, path: cpu.Cpu, rows: int) -> Any:
-    """Numba-callable `over_pixels(pixels, a, b, c, accumulate)`, the register kernel of the weight gradient.
+    """The function `over_pixels(pixels, a, b, c, accumulate)`, the register kernel of the weight gradient.
 
     C[i, j] (+)= the sum over pixels p of A[p, i] * B[p, j], for i < rows, j < `width`. All three are contiguous. Of
     "b2", p counts pairs of pixels, which A and B hold in words of 32 bits; C is float32.

@@ -18,7 +18,6 @@ from ..isa.half import HALVES, narrow, read, stored, summed
 from ..isa.vector import WORD, Emitter, as_intrinsic, itemsize, vector, word
 from ..machine.call import Call, In, Out, Work
 from ..machine.called import CALLED
-from ..machine.inner import register_jitable
 from ..machine.leaf import Leaf, Numbers, generic
 from ..machine.places import address_of
 from .indirection import fill_table, phase_pixels, phase_taps, taps_before
@@ -249,9 +248,8 @@ def _leaf(dtype: str, path: cpu.Cpu, along: tuple[int, int] | None) -> Leaf:
 
 
 def _sweep(dtype: str, path: cpu.Cpu, along: tuple[int, int] | None) -> Any:
-    """`_line` as Numba calls it; without `along` what is never called."""
+    """`_line` as bodies call it; without `along` what is never called."""
     if along is None:
-        @register_jitable
         def nothing(_low, _high, _channels, _lines, _sources, _tap_step, _pixel_step,  # type: ignore[no-untyped-def]
                     _w, _bias, _biased, _places):
             pass

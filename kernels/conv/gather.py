@@ -16,7 +16,7 @@ from ..isa.vector import ELEMENTS, WORD, Emitter, as_intrinsic, itemsize, word
 
 @functools.cache
 def gather_rows(dtype: str, path: cpu.Cpu) -> Any:
-    """Numba-callable `gather_rows(rows, count, sources, shift, target, row)`: [rows, count] elements, `row` bytes apart, from the rows
+    """The function `gather_rows(rows, count, sources, shift, target, row)`: [rows, count] elements, `row` bytes apart, from the rows
     whose addresses are the words at sources + 8 * i, plus `shift`."""
     size = itemsize(dtype)
     lanes = path.lanes(size)
@@ -41,7 +41,7 @@ def gather_rows(dtype: str, path: cpu.Cpu) -> Any:
 
 @functools.cache
 def gather_columns(dtype: str, path: cpu.Cpu, rows: int) -> Any:
-    """Numba-callable `gather_columns(pixels, source, step, target)`: target[p, i] = source[p, i] for i < rows, 16-bit numbers as float32;
+    """The function `gather_columns(pixels, source, step, target)`: target[p, i] = source[p, i] for i < rows, 16-bit numbers as float32;
     rows of the source are `step` bytes apart, those of the target follow one another."""
     size = itemsize(summed(dtype))
 
@@ -55,7 +55,7 @@ def gather_columns(dtype: str, path: cpu.Cpu, rows: int) -> Any:
 
 @functools.cache
 def gather_channels(dtype: str, path: cpu.Cpu, pairs: bool = False) -> Any:
-    """Numba-callable `gather_channels(cols, terms, sources, shift, target, single)`: target[p, j] = the element j of
+    """The function `gather_channels(cols, terms, sources, shift, target, single)`: target[p, j] = the element j of
     the row whose address is the word at sources + 8 * p, plus `shift`; rows of the target are `width` elements, zero
     from `cols` on; 16-bit numbers as float32.
 

@@ -17,7 +17,6 @@ from ..isa import cpu
 from ..isa.half import HALVES, narrow_rows, stored, widen_rows
 from ..machine.call import Call, In, Out, Work
 from ..machine.called import CALLED
-from ..machine.inner import register_jitable
 from ..machine.leaf import Leaf
 from ..machine.places import address_of
 from . import direct
@@ -38,15 +37,13 @@ def in_pairs(p: ConvProblem, dtype: str, path: cpu.Cpu) -> bool:
 
 @functools.cache
 def _widened(dtype: str, _path: cpu.Cpu) -> Any:
-    """Two jitables. `outside(zero)`: what a table has where a tap meets padding. `meet(entries, c, groups, image,
+    """Two functions. `outside(zero)`: what a table has where a tap meets padding. `meet(entries, c, groups, image,
     zero)`: the rows that entries point to are widened into `image`, to which they point then."""
     widen = widen_rows(dtype)
 
-    @register_jitable
     def outside(_zero):  # type: ignore
         return 0
 
-    @register_jitable
     def widen_met(entries, c, groups, image, zero):                                                                         # type: ignore
         """Widen the rows from the lowest to the highest address among `entries` (0: padding) and let them point to the copies."""
         low, high = 1 << 62, 0
@@ -67,11 +64,9 @@ def _widened(dtype: str, _path: cpu.Cpu) -> Any:
 @functools.cache
 def _as_they_lie() -> Any:
     """Likewise, where the image is read as it is."""
-    @register_jitable
     def outside(zero):  # type: ignore
         return zero
 
-    @register_jitable
     def lie(_entries, _c, _groups, _image, _zero):  # type: ignore
         pass
 

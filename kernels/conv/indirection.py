@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..machine.inner import register_jitable
 from ..machine.places import within
 
 SIZE, OUT, TAPS, IN_STEP, OUT_STEP, BASE, TAP_STEP = range(7)
@@ -15,7 +14,6 @@ AXIS = 7
 """The numbers of an axis (`problem.ConvAxis`); those of axis a begin at a * AXIS."""
 
 
-@register_jitable
 def tap_offset(numbers: Any, axis: int, phase: int, tap: int) -> tuple[bool, int]:
     """Whether outputs of `phase` meet `tap` along an axis, and at which offset from q * in_step."""
     step = numbers[axis * AXIS + OUT_STEP]
@@ -23,11 +21,11 @@ def tap_offset(numbers: Any, axis: int, phase: int, tap: int) -> tuple[bool, int
     return at % step == 0, at // step
 
 
-@register_jitable
 def phase_taps(numbers: Any, phase: int) -> int:
     """Taps that outputs of a phase meet."""
     total = 1
-    for axis in (2, 1, 0):
+    for back in range(3):
+        axis = 2 - back
         step, count = numbers[axis * AXIS + OUT_STEP], 0
         for tap in range(numbers[axis * AXIS + TAPS]):
             count += tap_offset(numbers, axis, phase % step, tap)[0]
@@ -36,7 +34,6 @@ def phase_taps(numbers: Any, phase: int) -> int:
     return total
 
 
-@register_jitable
 def taps_before(numbers: Any, phase: int) -> int:
     """Taps of all phases before `phase`."""
     total = 0
@@ -45,31 +42,28 @@ def taps_before(numbers: Any, phase: int) -> int:
     return total
 
 
-@register_jitable
 def phase_pixels(numbers: Any, phase: int) -> int:
     """Output pixels of one image that are in a phase."""
     total = 1
-    for axis in (2, 1, 0):
+    for back in range(3):
+        axis = 2 - back
         step = numbers[axis * AXIS + OUT_STEP]
         total *= (numbers[axis * AXIS + OUT] - phase % step + step - 1) // step
         phase //= step
     return total
 
 
-@register_jitable
 def _window(numbers: Any, axis: int) -> tuple[int, int, int, int, int]:
     at = axis * AXIS
     return numbers[at + SIZE], numbers[at + OUT], numbers[at + TAPS], numbers[at + IN_STEP], numbers[at + OUT_STEP]
 
 
-@register_jitable
 def _fill(table: Any, at: int, count: int, first: int, step: int) -> None:
     row = table[at:at + count]
     for i in range(count):
         row[i] = first + i * step
 
 
-@register_jitable
 def fill_table(numbers: Any, phase: int, first: int, count: int, x: int, x_row: int, y: int, y_row: int, zero: int, dump: int, table: Any,
                pitch: int) -> None:
     """Addresses for `pitch` pixels, of which `count` are outputs from `first` on (counted through the images) of a phase.

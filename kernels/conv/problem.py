@@ -120,7 +120,7 @@ class ConvProblem:
 
     @property
     def numbers(self) -> list[int]:
-        """Those of the three axes, as the jitables of indirection.py read them."""
+        """Those of the three axes, as the functions of indirection.py read them."""
         return [number for axis in self.axes for number in axis.numbers]
 
     @property

@@ -24,7 +24,6 @@ from ..isa.half import HALVES, narrow_rows, stored, widen_rows
 from ..isa.vector import itemsize
 from ..machine.call import Call, In, Out, Work
 from ..machine.called import CALLED
-from ..machine.inner import register_jitable
 from ..machine.leaf import Leaf, Numbers
 from ..machine.places import address_of
 from .direct import weight_panels
@@ -72,15 +71,13 @@ def straight(p: ConvProblem) -> bool:
 
 @functools.cache
 def _places(dtype: str, path: cpu.Cpu) -> tuple[Any, Any]:
-    """The jitables `header(k)`, bytes of a panel of k terms before its first block, and `place(indirection, phase, c, panels)`: bytes before the
+    """The functions `header(k)`, bytes of a panel of k terms before its first block, and `place(indirection, phase, c, panels)`: bytes before the
     first of the phase's `panels` panels, and from each to the next."""
-    header, step = register_jitable(tiled.header_bytes), tiled.step_bytes(dtype, path)
+    header, step = tiled.header_bytes, tiled.step_bytes(dtype, path)
 
-    @register_jitable
     def panel_bytes(k: int) -> int:
         return header(k) + (k + TERMS - 1) // TERMS * step if k else 0
 
-    @register_jitable
     def place(indirection, phase, c, panels):                                                                               # type: ignore
         at = 0
         for before in range(phase):
@@ -92,12 +89,11 @@ def _places(dtype: str, path: cpu.Cpu) -> tuple[Any, Any]:
 
 @functools.cache
 def _leaf(dtype: str, path: cpu.Cpu, apart: bool) -> Leaf:
-    begin, end, run, finish = opener(), closer(), register_jitable(tiled.tile_run(dtype)), finisher()
+    begin, end, run, finish = opener(), closer(), tiled.tile_run(dtype), finisher()
     (header, place), gather = _places(dtype, path), gather_rows(dtype, path)
     lay, put = (widen_rows(dtype), narrow_rows(dtype)) if dtype in HALVES else (copy("f4"), copy("f4"))
     size, step, pixel = itemsize(dtype), tiled.step_bytes(dtype, path), _gathered(dtype)
 
-    @register_jitable
     def gather_run(addresses, count, c, p, deep, target):                                                                   # type: ignore
         """Terms p .. p + deep of `count` pixels: channels of one tap or of several."""
         at = p

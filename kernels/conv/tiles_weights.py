@@ -15,7 +15,6 @@ from ..isa import cpu
 from ..isa.amx import ROWS, SIDE, TERMS, closer, opener
 from ..isa.vector import itemsize
 from ..machine.call import Call, In, Out, Work
-from ..machine.inner import register_jitable
 from ..machine.leaf import Leaf, Numbers, generic
 from ..machine.places import address_of
 from .gather import gather_rows
@@ -73,7 +72,7 @@ def cost(p: ConvProblem, dtype: str, path: cpu.Cpu) -> float:
 
 @functools.cache
 def _leaf(dtype: str, path: cpu.Cpu) -> Leaf:
-    begin, end, run, add_rows = opener(), closer(), register_jitable(tiled.tile_run(dtype)), sum_rows(dtype, path)
+    begin, end, run, add_rows = opener(), closer(), tiled.tile_run(dtype), sum_rows(dtype, path)
     gather, step, size = gather_rows(dtype, path), tiled.step_bytes(dtype, path), itemsize(dtype)
 
     def conv_tiles_weights(x, g, packed, dw, db, indirection, table, spare, scratch, s, lo, hi):                           # type: ignore

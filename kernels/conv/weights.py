@@ -20,7 +20,6 @@ from ..isa import cpu
 from ..isa.half import HALVES, summed, widen_rows
 from ..isa.vector import itemsize
 from ..machine.call import Call, In, Out, Work
-from ..machine.inner import register_jitable
 from ..machine.leaf import Leaf, Numbers, generic
 from ..machine.places import address_of
 from .brgemm import over_pixels, width
@@ -72,22 +71,19 @@ class Panelled(Numbers):
 
 @functools.cache
 def sum_rows(dtype: str, path: cpu.Cpu) -> Any:
-    """The jitable `sum_rows(g, at, pixels, step, oc, total, accumulate, block)`: total[o] (+)= the sum of `pixels` rows of g, each of `oc`
+    """The function `sum_rows(g, at, pixels, step, oc, total, accumulate, block)`: total[o] (+)= the sum of `pixels` rows of g, each of `oc`
     elements, `step` apart, from g[at] on; through 2 * oc elements `block`. 16-bit numbers are summed as float32."""
     size, as_float = itemsize(dtype), widen_rows(dtype) if dtype in HALVES else None
 
-    @register_jitable
     def as_it_lies(g, at, oc, _block):                                                                                      # type: ignore
         return g[at:at + oc]
 
-    @register_jitable
     def widened(g, at, oc, block):                                                                                          # type: ignore
         as_float(1, oc, address_of(g) + at * size, 0, address_of(block) + oc * 4, 0)
         return block[oc:2 * oc]
 
     row_of = as_it_lies if as_float is None else widened
 
-    @register_jitable
     def sum_rows(g, at, pixels, step, oc, total, accumulate, block):                                                        # type: ignore
         for o in range(oc):
             block[o] = 0
@@ -106,12 +102,11 @@ def in_pairs(dtype: str, path: cpu.Cpu) -> bool:
 
 
 def _packer(dtype: str, path: cpu.Cpu, rows: int) -> Any:
-    """The jitable `pack(g, at, pixels, step, oc, packed)`: filters [set of `rows`][pixel][filter], the last set filled
+    """The function `pack(g, at, pixels, step, oc, packed)`: filters [set of `rows`][pixel][filter], the last set filled
     up with zeros."""
     given, size, gather = itemsize(dtype), itemsize(summed(dtype)), gather_columns(dtype, path, rows)
     convert = widen_rows(dtype) if dtype in HALVES else copy(dtype)
 
-    @register_jitable
     def pack(g, at, pixels, step, oc, packed):                                                                              # type: ignore
         whole = oc // rows * rows
         for o in range(0, whole, rows):
@@ -129,7 +124,6 @@ def _pair_packer(path: cpu.Cpu, rows: int) -> Any:
     of the next follow."""
     woven = weave(path)
 
-    @register_jitable
     def pack(g, at, pixels, step, oc, packed):                                                                              # type: ignore
         for o in range(0, oc, rows):
             woven(pixels, min(rows, oc - o), address_of(g) + (at + o) * 2, step * 2,

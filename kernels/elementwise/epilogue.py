@@ -130,7 +130,7 @@ WORDS = "rest, rows, cols, c, start, row, channel"
 
 
 def finisher() -> Any:
-    """The Numba-callable `finish(epilogue, rest, rows, cols, c, start, row, channel)`, all intp, that finishes a block.
+    """The function `finish(epilogue, rest, rows, cols, c, start, row, channel)`, all intp, that finishes a block.
 
     epilogue, rest: the leaf's words of the Call's `arguments`. rows, cols: the size of the block. c: the address of
     output 0's first element. start: how many elements lie before the block's first one. row: elements from one row of

@@ -28,7 +28,6 @@ from ..machine.call import Call, In, Out, Work
 from ..machine.called import CALLED
 from ..machine.leaf import Leaf
 from ..machine.places import address_of
-from ..machine.worded import WordLeaf
 from . import micro
 from . import tiles as tiled
 from .blocking import Blocking, blocking, prepacked
@@ -171,7 +170,7 @@ def _gemm(kind: str, dtype: str, path: cpu.Cpu) -> Leaf:
 
     gemm.__name__ = f"gemm_{kind}"
     signature = "T[:], T[:], T[:], T[:], T[w,:], T, T, numbers, lo, hi"
-    return WordLeaf(gemm, signature.replace("T", dtype) + CALLED, numbers=GemmSizes,
+    return Leaf(gemm, signature.replace("T", dtype) + CALLED, numbers=GemmSizes,
                     key=f"{kind}-{path if kind == 'tiles' else path.name}")
 
 

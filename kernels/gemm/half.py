@@ -17,7 +17,6 @@ from ..isa import cpu
 from ..isa.half import narrow_rows, round_rows, widen_rows
 from ..machine.call import Call, In, Out, Work
 from ..machine.called import CALLED
-from ..machine.inner import register_jitable
 from ..machine.leaf import Leaf
 from ..machine.places import address_of
 from . import half_fma, pairs
@@ -96,7 +95,7 @@ def _dots_block(dtype: str) -> Any:
 
 
 def _tile_block(dtype: str) -> Any:
-    inner = register_jitable(tiled.tile_block(dtype))
+    inner = tiled.tile_block(dtype)
 
     def block(height, width, k, a, a_row, a_k, b, b_row, c, c_row, scratch):  # type: ignore[no-untyped-def]
         inner(height, width, k, 0, a, a_row, a_k, b, b_row, c, c_row, 0, scratch)
@@ -107,12 +106,11 @@ def _tile_block(dtype: str) -> Any:
 @functools.cache
 def _gemm(dtype: str, path: cpu.Cpu, way: str, partials: str) -> Leaf:
     """The product; `GemmSizes` says what it reads and its range. With a bias `c_at` is the piece's first column."""
-    block = register_jitable({"vectors": lambda: _vector_block(dtype, partials), "dots": lambda: _dots_block(dtype),
-                              "pairs": lambda: _pairs_block(path), "tiles": lambda: _tile_block(dtype),
-                              "native": lambda: _native_block(path)}[way]())
+    block = {"vectors": lambda: _vector_block(dtype, partials), "dots": lambda: _dots_block(dtype),
+             "pairs": lambda: _pairs_block(path), "tiles": lambda: _tile_block(dtype),
+             "native": lambda: _native_block(path)}[way]()
     read, write, finish = widen_rows(dtype), narrow_rows(dtype), finisher()
 
-    @register_jitable
     def scale(scratch, sums, spare, height, width, cols, alpha, beta, biased, bias,  # type: ignore[no-untyped-def]
               bias_at, bias_row, bias_column):
         """alpha * sums + beta * bias; `sums` and `spare` (a row of bias) are elements of the scratch."""

@@ -65,7 +65,7 @@ def _outer(path: cpu.Cpu) -> Any:
 
 @functools.cache
 def outer(path: cpu.Cpu) -> Any:
-    """The Numba-callable `outer(m, k, a, a_row, a_k, b, c, c_row)`; all arguments intp, strides in bytes.
+    """The function `outer(m, k, a, a_row, a_k, b, c, c_row)`; all arguments intp, strides in bytes.
 
     C [m, WIDTH] float32 = the sums over k, as above, of A[i, k] * B[k, j], both float16. A[i, k] lies at a + i * a_row + k * a_k, rows of B
     are WIDTH elements that follow one another, row i of C lies at c + i * c_row.

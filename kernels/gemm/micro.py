@@ -331,7 +331,7 @@ def _kernel(kind: str, dtype: str, path: cpu.Cpu) -> Any:
 
 
 def outer(dtype: str) -> Any:
-    """The Numba-callable `outer(m, n, k, a, a_row, a_k, b, b_k, c, c_row, accumulate)` of the current path, for "f4" or "f8".
+    """The function `outer(m, n, k, a, a_row, a_k, b, b_k, c, c_row, accumulate)` of the current path, for "f4" or "f8".
 
     C[i, j] = sum_k A[i, k] * B[k, j], or += when `accumulate` is not 0; i < m, j < n; all arguments intp. Element A[i, k] lies at
     address a + i * a_row + k * a_k, B[k, j] at b + k * b_k + j * itemsize, C[i, j] at c + i * c_row + j * itemsize (strides in
@@ -346,7 +346,7 @@ def panels(dtype: str) -> Any:
 
 
 def dot(dtype: str) -> Any:
-    """The Numba-callable `dot(m, n, k, a, a_row, b, b_row, c, c_row, accumulate)` of the current path, for "f4", "f8", "f2" or "b2".
+    """The function `dot(m, n, k, a, a_row, b, b_row, c, c_row, accumulate)` of the current path, for "f4", "f8", "f2" or "b2".
 
     C[i, j] = sum_k A[i, k] * B[j, k], or += when `accumulate` is not 0; rows of A, B and C are contiguous, strides in bytes.
     16-bit numbers are widened in registers; their C is float32.
@@ -355,7 +355,7 @@ def dot(dtype: str) -> Any:
 
 
 def transpose(dtype: str) -> Any:
-    """The Numba-callable `transpose(m, n, source, source_row, target, target_row)` of the current path, for "f4" or "f8".
+    """The function `transpose(m, n, source, source_row, target, target_row)` of the current path, for "f4" or "f8".
 
     target[j, i] = source[i, j] for i < m, j < n; rows are contiguous, strides in bytes; the two must not overlap.
     """
@@ -363,7 +363,7 @@ def transpose(dtype: str) -> Any:
 
 
 def copy(dtype: str) -> Any:
-    """The Numba-callable `copy(m, n, source, source_row, target, target_row)` of the current path, for "f4" or "f8".
+    """The function `copy(m, n, source, source_row, target, target_row)` of the current path, for "f4" or "f8".
 
     target[i, j] = source[i, j] for i < m, j < n; rows are contiguous, strides in bytes; the two must not overlap.
     """
@@ -376,7 +376,7 @@ def _strip_kernel(dtype: str, wide: int, path: cpu.Cpu) -> Any:
 
 
 def strips(dtype: str, wide: int) -> Any:
-    """The Numba-callable `strips(m, n, source, source_row, target, strip)` of the current path, for "f4" or "f8".
+    """The function `strips(m, n, source, source_row, target, strip)` of the current path, for "f4" or "f8".
 
     Cuts rows into strips of `wide` columns: target[j // wide, i, j % wide] = source[i, j] for i < m, j < n; rows of source are contiguous,
     strides in bytes. The strips lie `strip` bytes apart. A strip takes m * wide elements and `slack(wide)`, which may be overwritten.

@@ -9,7 +9,6 @@ from ..isa.half import widen_rows, widen_turned
 from ..isa.vector import itemsize
 from ..machine.leaf import Leaf, Numbers
 from ..machine.places import address_of, clear
-from ..machine.worded import WordLeaf
 from . import pairs
 from .micro import columns, copy, strips, transpose
 
@@ -56,7 +55,7 @@ def pack_leaf(dtype: str, path: cpu.Cpu) -> Leaf:
             for p in range(k if rest else 0):
                 clear(to + ((wide - rest) * k + p * width + rest) * size, (width - rest) * size)
 
-    return WordLeaf(gemm_pack, f"{dtype}[:], {dtype}[:], numbers, lo, hi", key=path.name, numbers=Packing)
+    return Leaf(gemm_pack, f"{dtype}[:], {dtype}[:], numbers, lo, hi", key=path.name, numbers=Packing)
 
 
 @functools.cache

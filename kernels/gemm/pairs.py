@@ -18,7 +18,6 @@ from llvmlite import ir
 from ..isa import cpu
 from ..isa.half import BITS16
 from ..isa.vector import ELEMENTS, Emitter, as_intrinsic, define, vector, word
-from ..machine.inner import register_jitable
 from .micro import CHAIN, by_rows, copy, transpose
 from .split import poke
 
@@ -106,7 +105,7 @@ def _outer(path: cpu.Cpu) -> Any:
 
 @functools.cache
 def outer(path: cpu.Cpu) -> Any:
-    """The Numba-callable `outer(m, k, a, a_row, a_k, b, c, c_row, accumulate)`; all arguments intp, strides in bytes.
+    """The function `outer(m, k, a, a_row, a_k, b, c, c_row, accumulate)`; all arguments intp, strides in bytes.
 
     C [m, WIDTH] float32 = the sums over k pairs, as above, of A and B, or += where `accumulate` is not 0. Pair p of row i of A lies at
     a + i * a_row + p * a_k; `b` is a panel; row i of C lies at c + i * c_row.
@@ -138,7 +137,7 @@ def _weave(path: cpu.Cpu) -> Any:
 
 @functools.cache
 def weave(path: cpu.Cpu) -> Any:
-    """The Numba-callable `weave(k, n, source, source_row, target, target_row)`: rows of 16-bit numbers two and two, strides in bytes.
+    """The function `weave(k, n, source, source_row, target, target_row)`: rows of 16-bit numbers two and two, strides in bytes.
 
     target[p, j] = (source[2p, j], source[2p + 1, j]), a word, for j < n; zero stands beside an odd last row and, up to the next multiple
     of 16, after the last column.
@@ -147,10 +146,9 @@ def weave(path: cpu.Cpu) -> Any:
 
 
 def turned(path: cpu.Cpu) -> Any:
-    """The jitable `turned(n, k, source, source_row, target, target_row)`: as `weave` from the transposed rows [n, k]; n is at most WIDTH."""
+    """The function `turned(n, k, source, source_row, target, target_row)`: as `weave` from the transposed rows [n, k]; n is at most WIDTH."""
     turn, move = transpose("f4"), copy("f2")
 
-    @register_jitable
     def lay(n, k, source, source_row, target, target_row):  # type: ignore[no-untyped-def]
         turn(n, k // 2, source, source_row, target, target_row)
         if k % 2 != 0:
@@ -162,10 +160,9 @@ def turned(path: cpu.Cpu) -> Any:
 
 
 def left(path: cpu.Cpu) -> Any:
-    """The jitable (height, deep, a, a_row, a_k, scratch) -> (address, row, pair): A as pairs, copied where they do not lie so."""
+    """The function (height, deep, a, a_row, a_k, scratch) -> (address, row, pair): A as pairs, copied where they do not lie so."""
     woven, move = weave(path), copy("f2")
 
-    @register_jitable
     def paired(height, deep, a, a_row, a_k, scratch):  # type: ignore[no-untyped-def]
         if a_k == 2 and deep % 2 == 0:
             return a, a_row, 4

@@ -22,7 +22,6 @@ from ..isa import cpu
 from ..isa.amx import ROW, ROWS, SIDE, TERMS, TILE
 from ..isa.half import read
 from ..isa.vector import ELEMENTS, Emitter, as_intrinsic, itemsize, vector, word
-from ..machine.inner import register_jitable
 from .micro import copy, transpose
 
 SCALE_BITS = 24
@@ -134,7 +133,7 @@ def _kernel(kind: str, dtype: str, parts: int, path: cpu.Cpu) -> Any:
 
 
 def restore(dtype: str, parts: int) -> Any:
-    """The Numba-callable `restore(source, target)`: 32 rows of 32 float32 from the packed block of B at `source`.
+    """The function `restore(source, target)`: 32 rows of 32 float32 from the packed block of B at `source`.
 
     The numbers are those that were split, or their sums of `parts` parts where these are fewer than it takes.
     """
@@ -142,7 +141,7 @@ def restore(dtype: str, parts: int) -> Any:
 
 
 def deposit(dtype: str) -> Any:
-    """The Numba-callable `deposit(m, n, block, c, c_row, accumulate)`: C [m, n] = or += the products [32, 32] of split numbers."""
+    """The function `deposit(m, n, block, c, c_row, accumulate)`: C [m, n] = or += the products [32, 32] of split numbers."""
     return _kernel("deposit", dtype, 1, cpu.current())
 
 
@@ -163,13 +162,11 @@ def poke(_typing: Any, address: Any, value: Any) -> Any:
     return types.void(types.intp, types.intp), generate
 
 
-@register_jitable
 def _clear(address: int, nbytes: int) -> None:
     for at in range(0, nbytes, 4):
         poke(address + at, 0)
 
 
-@register_jitable
 def most(seen: int) -> int:
     """The largest of the 16 words at `seen`."""
     found = 0
@@ -187,7 +184,6 @@ STAGE = EDGE + 3 * TILE
 def _packer(dtype: str, parts: int, left: bool, path: cpu.Cpu) -> Any:
     split, move, turn, size = _kernel("split", dtype, parts, path), copy("f4" if dtype == "f4" else "f2"), transpose("f4"), itemsize(dtype)
 
-    @register_jitable
     def tile(lines: int, deep: int, source: int, line: int, term: int, first: int, p: int, to: int, part: int, seen: int, stage: int) -> None:
         count, terms = min(ROWS, lines - first), min(TERMS, deep - p)
         at = source + first * line + p * term
@@ -214,7 +210,6 @@ def _packer(dtype: str, parts: int, left: bool, path: cpu.Cpu) -> Any:
             for i in range(parts):
                 turn(ROWS, ROWS, turned + i * TILE, ROW, to + i * part, ROW)
 
-    @register_jitable
     def pack(lines: int, deep: int, source: int, line: int, term: int, target: int, panel: int, step: int, seen: int, seen_step: int,
              stage: int) -> None:
         groups, blocks = (lines + SIDE - 1) // SIDE, (deep + TERMS - 1) // TERMS
@@ -229,7 +224,7 @@ def _packer(dtype: str, parts: int, left: bool, path: cpu.Cpu) -> Any:
 
 
 def packer(dtype: str, parts: int, left: bool) -> Any:
-    """The Numba-callable `pack(lines, deep, source, line, term, target, panel, step, seen, seen_step, stage)`.
+    """The function `pack(lines, deep, source, line, term, target, panel, step, seen, seen_step, stage)`.
 
     Lays out A (`left`; its lines are rows) or B (its lines are columns) in tiles: element (line i, term k) lies at
     source + i * line + k * term, one of the strides being an element's size. 32 lines make a panel, `panel` bytes after the one

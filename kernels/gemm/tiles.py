@@ -20,10 +20,8 @@ from ..isa.amx import SIDE, TERMS, TILE, closer, opener, parts_of, product
 from ..isa.half import widen_rows, widen_turned
 from ..isa.vector import itemsize
 from ..machine.call import Call, In, Out, Work
-from ..machine.inner import register_jitable
 from ..machine.leaf import Leaf
 from ..machine.places import address_of
-from ..machine.worded import WordLeaf
 from .micro import copy, outer, transpose
 from .problem import MORE
 from .split import LARGEST, LARGEST_PRODUCT, SCALE, STAGE, deposit, most, packer, peek, poke, restore
@@ -93,15 +91,13 @@ def scratch_bytes(dtype: str, path: cpu.Cpu, rows: int) -> int:
 
 
 def left_as_float(dtype: str) -> Any:
-    """The jitable (height, deep, a, a_row, a_k, scratch) -> (address, row, k) strides: a block of A as float32, copied unless it is."""
+    """The function (height, deep, a, a_row, a_k, scratch) -> (address, row, k) strides: a block of A as float32, copied unless it is."""
     if dtype == "f4":
-        @register_jitable
         def stay(height, deep, a, a_row, a_k, scratch):  # type: ignore[no-untyped-def]
             return a, a_row, a_k
         return stay
     convert = widen_rows(dtype)
 
-    @register_jitable
     def widened(height, deep, a, a_row, a_k, scratch):  # type: ignore[no-untyped-def]
         if a_k == 2:
             row = DEPTH * 4 + SKEW
@@ -114,7 +110,7 @@ def left_as_float(dtype: str) -> Any:
 
 
 def tile_run(dtype: str) -> Any:
-    """The jitable that computes one run of at most DEPTH terms of a block of C (float32), on the current path, whose tiles are open.
+    """The function that computes one run of at most DEPTH terms of a block of C (float32), on the current path, whose tiles are open.
 
     run(height, width, deep, a, a_row, a_k, b, marks, panel, c, c_row, adding, scratch): addresses and byte strides; `b` is the run's first
     block in the panel of the first column, `marks` that panel's largest magnitude for the run, and `panel` bytes lead to the next panel.
@@ -127,7 +123,6 @@ def tile_run(dtype: str) -> Any:
     tall, short = product(count, 2), product(count, 1)
     pack, put, back, kernel, as_float = packer(dtype, parts, True), deposit(dtype), restore(dtype, parts), outer("f4"), left_as_float(dtype)
 
-    @register_jitable
     def fits(first: int, second: int) -> bool:
         near = scaled and (first >> 23) + (second >> 23) - 254 > LARGEST_PRODUCT
         return first < limit and second < limit and not near
@@ -163,12 +158,12 @@ def tile_run(dtype: str) -> Any:
 
 
 def tile_block(dtype: str) -> Any:
-    """The jitable that computes a block of C (float32) from A and packed panels of B, on the current path.
+    """The function that computes a block of C (float32) from A and packed panels of B, on the current path.
 
     block(height, width, k, depth, a, a_row, a_k, b, b_col, c, c_row, flags, scratch): addresses and byte strides; `b` is the panel of
     the block's first column, 32 * b_col bytes lead to the next; C holds a sum already where `flags` has MORE.
     """
-    begin, end, run, b_step = opener(), closer(), register_jitable(tile_run(dtype)), step_bytes(dtype, cpu.current())
+    begin, end, run, b_step = opener(), closer(), tile_run(dtype), step_bytes(dtype, cpu.current())
 
     def block(height, width, k, depth, a, a_row, a_k, b, b_col, c, c_row, flags, scratch):  # type: ignore[no-untyped-def]
         base, first = np.intp(scratch), b + (4 * ((k + DEPTH - 1) // DEPTH) + HEADER - 1) // HEADER * HEADER
@@ -229,4 +224,4 @@ def pack_leaf(dtype: str, path: cpu.Cpu) -> Leaf:
                     along(deep, columns, source + q * SIDE * line, term, to, SIDE * 4)
 
     element = "f4" if dtype == "f4" else "u2"
-    return WordLeaf(tile_pack, f"{element}[:], f4[:], f4[w,:]" + ", i8" * 8 + ", lo, hi", key=f"{dtype}-{path}")
+    return Leaf(tile_pack, f"{element}[:], f4[:], f4[w,:]" + ", i8" * 8 + ", lo, hi", key=f"{dtype}-{path}")

@@ -238,7 +238,7 @@ def _kernel(path: cpu.Cpu, products: int, tall: int) -> Any:
 
 
 def product(products: int, tall: int) -> Any:
-    """The Numba-callable `product(blocks, a, a_next, b, b_next, c, c_row)` of the current path's tiles; all arguments intp.
+    """The function `product(blocks, a, a_next, b, b_next, c, c_row)` of the current path's tiles; all arguments intp.
 
     C [16 * tall, 32] float32 = the sum over `blocks` blocks of 32 terms; `tall` is 1 or 2. A block of A at address `a` is its
     parts, largest first, of `tall` tiles each; a block of B its parts of two tiles; `a_next` and `b_next` bytes lead to the next.
@@ -259,10 +259,10 @@ def _switch(path: cpu.Cpu, close: bool) -> Any:
 
 
 def opener() -> Any:
-    """The Numba-callable `open(0)`: this thread may use its tiles from here on."""
+    """The function `open(0)`: this thread may use its tiles from here on."""
     return _switch(cpu.current(), False)
 
 
 def closer() -> Any:
-    """The Numba-callable `close(0)`: this thread's tiles are gone."""
+    """The function `close(0)`: this thread's tiles are gone."""
     return _switch(cpu.current(), True)

@@ -13,7 +13,6 @@ from llvmlite import ir
 
 from ..dtypes import ELEMENTS as TYPES
 from ..dtypes import HALF_CODES
-from ..machine.inner import register_jitable
 from ..machine.places import address_of
 from . import cpu
 from .vector import ELEMENTS, Emitter, as_intrinsic, define, itemsize, vector, word
@@ -153,7 +152,7 @@ def _kernel(kind: str, dtype: str, path: cpu.Cpu) -> Any:
 
 
 def widen_rows(dtype: str) -> Any:
-    """The Numba-callable `widen_rows(m, n, source, source_row, target, target_row)` of the current path, for "f2" or "b2".
+    """The function `widen_rows(m, n, source, source_row, target, target_row)` of the current path, for "f2" or "b2".
 
     target[i, j] (float32) = source[i, j] for i < m, j < n; rows are contiguous, strides in bytes; the two must not overlap.
     """
@@ -179,7 +178,6 @@ def round_rows(dtype: str) -> Any:
 def _widened(dtype: str, path: cpu.Cpu) -> Any:
     convert = _kernel("widen_rows", dtype, path)
 
-    @register_jitable
     def wide(x, at, n, spare):  # type: ignore[no-untyped-def]
         convert(1, n, address_of(x) + 2 * at, 0, address_of(spare), 0)
         return spare[:n]
@@ -187,7 +185,7 @@ def _widened(dtype: str, path: cpu.Cpu) -> Any:
 
 
 def widened(dtype: str) -> Any:
-    """The jitable `widened(x, at, n, spare)`: n elements of the 16-bit array x from element `at` on, as float32 in `spare`; returns them."""
+    """The function `widened(x, at, n, spare)`: n elements of the 16-bit array x from element `at` on, as float32 in `spare`; returns them."""
     return _widened(dtype, cpu.current())
 
 
@@ -195,34 +193,29 @@ def widened(dtype: str) -> Any:
 def _borrowed(dtype: str, letter: str, path: cpu.Cpu) -> Any:
     size = itemsize(dtype)
     if not letter:
-        @register_jitable
         def place(x, at, _n, _spare, _offset):  # type: ignore[no-untyped-def]
             return address_of(x) + size * at
 
-        @register_jitable
         def leave(_x, _at, _n, _spare, _offset):  # type: ignore[no-untyped-def]
             pass
         return place, place, leave
     convert, back = _kernel("widen_rows", letter, path), _kernel("narrow_rows", letter, path)
 
-    @register_jitable
     def take(x, at, n, spare, offset):  # type: ignore[no-untyped-def]
         to = address_of(spare) + 4 * offset
         convert(1, n, address_of(x) + 2 * at, 0, to, 0)
         return to
 
-    @register_jitable
     def room(_x, _at, _n, spare, offset):  # type: ignore[no-untyped-def]
         return address_of(spare) + 4 * offset
 
-    @register_jitable
     def give(x, at, n, spare, offset):  # type: ignore[no-untyped-def]
         back(1, n, address_of(spare) + 4 * offset, 0, address_of(x) + 2 * at, 0)
     return take, room, give
 
 
 def borrowed(dtype: str, letter: str = "") -> Any:
-    """Three jitables by which a body computes in `dtype` on n elements of an array from element `at` on, wherever they lie.
+    """Three functions by which a body computes in `dtype` on n elements of an array from element `at` on, wherever they lie.
 
     take(x, at, n, spare, offset) gives the address of their values, room(...) that of a place for new ones, give(...) puts these into the array. With
     a `letter`, the array's 16-bit type, values are in `spare` from number `offset` on; without, all is done where the elements lie.

@@ -1,4 +1,4 @@
-"""A thin LLVM IR emitter for explicit vector code, and the way such code becomes callable from Numba.
+"""A thin LLVM IR emitter for explicit vector code, and the way such code becomes callable from leaf bodies.
 
 LLVM's own vectoriser stops at 256 bits and needs provable trip counts; the kernels that matter spell their vectors out.
 Addresses and counts are 64-bit integers; strides are bytes. Vectors are `ir.VectorType`s of any element and lane count.

@@ -15,7 +15,6 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from .boards import FUTEX_CALL, MACHINE
-from .inner import register_jitable
 from .leaf import WORD
 
 INT32, VOID = ir.IntType(32), ir.VoidType()
@@ -96,13 +95,11 @@ def _futex(_typing: Any, address: Any, operation: Any, value: Any) -> Any:
     return types.intp(types.intp, types.intp, types.intp), generate
 
 
-@register_jitable
 def futex_wait(address: int, value: int) -> int:
     """Sleep while the lower half of the word is `value`: 0 if somebody's `futex_wake` ended that."""
     return _futex(address, _WAIT, value)
 
 
-@register_jitable
 def futex_wake(address: int, count: int) -> int:
     """Wake at most `count` sleepers; how many there were."""
     return _futex(address, _WAKE, count)

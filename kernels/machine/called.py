@@ -28,7 +28,7 @@ CALLED = ", i8, rest"
 
 @functools.cache
 def caller(name: str, words: str) -> Any:
-    """The Numba-callable `name(leaf, *words)`, all intp: runs the leaf at that address, whose parameters are those
+    """The function `name(leaf, *words)`, all intp: runs the leaf at that address, whose parameters are those
     words; nothing where it is 0."""
     # A call asks nothing of a path, and one that came with the path of its first use would be part of others' names.
     return as_intrinsic(f"call_{name}", f"leaf, {words}", PATHS["generic"], _call)

@@ -79,7 +79,6 @@ from .boards import (
     YIELD,
     N,
 )
-from .inner import register_jitable
 from .leaf import invoke
 from .table import ADVANCE, AGAIN, BRANCH, HOLD, HOST, LEAF, PATCH, PATCH_WORDS, REPEAT, SPAWN, WAIT
 
@@ -91,7 +90,6 @@ _DONE, _PARKED, _FAILED, _HOST = range(4)
 
 # ---- waking and sleeping --------------------------------------------------------------------------------------------------------
 
-@register_jitable
 def wake(pool: int, count: int) -> None:
     """Wake as many sleepers. With a futex the waker takes them off the count, so that rows published before they run wake nobody again."""
     if load_ordered(pool + SLEEPERS) > 0:
@@ -107,7 +105,6 @@ def wake(pool: int, count: int) -> None:
             mutex_unlock(pool + MUTEX)
 
 
-@register_jitable
 def sleep(pool: int, root: int, first: int, count: int, me: int) -> None:
     """Sleep until something is published, unless there is something to do."""
     if root != 0:
@@ -138,13 +135,11 @@ def sleep(pool: int, root: int, first: int, count: int, me: int) -> None:
 
 # ---- boards ---------------------------------------------------------------------------------------------------------------------
 
-@register_jitable
 def claimable(word: int, me: int) -> bool:
     """Whether a claim word has a chunk left for worker `me`."""
     return (word & MASK) < ((word >> BITS) & MASK) and me < (word >> (2 * BITS))
 
 
-@register_jitable
 def publish(pool: int, board: int, function: int, block: int, n: int, chunk: int, workers: int, first: int) -> None:
     """Open a row; chunks before `first` are the publisher's. Function 0: the one chunk is the board's table, to be walked."""
     store(board + FUNCTION, function)
@@ -158,7 +153,6 @@ def publish(pool: int, board: int, function: int, block: int, n: int, chunk: int
         wake(pool, min(chunks - first, workers - 1))
 
 
-@register_jitable
 def run_chunk(board: int, chunk: int, me: int) -> None:
     n, size = load(board + N), load(board + CHUNK)
     status = invoke(load(board + FUNCTION), load(board + BLOCK), chunk * size, min(n, (chunk + 1) * size), me)
@@ -166,7 +160,6 @@ def run_chunk(board: int, chunk: int, me: int) -> None:
         raise_to(board + STATUS, status)
 
 
-@register_jitable
 def leave(pool: int, board: int, me: int) -> int:
     """A board stops running: at its end, at the deadline, or because it waits for others. 0."""
     job = load(board + JOB)
@@ -175,13 +168,11 @@ def leave(pool: int, board: int, me: int) -> int:
     return 0
 
 
-@register_jitable
 def park(pool: int, board: int, me: int, why: int) -> int:
     store(board + PARKED, why)
     return leave(pool, board, me)
 
 
-@register_jitable
 def begin(board: int, job: int, parent: int, at: int) -> None:
     """A board at the first row of a task, whose table and number of rows are at an address."""
     store(board + TABLE, load(at))
@@ -197,13 +188,11 @@ def begin(board: int, job: int, parent: int, at: int) -> None:
     store(board + FAILED, NOBODY)
 
 
-@register_jitable
 def late(board: int) -> bool:
     """Whether the deadline has come and this board may stop for it."""
     return load(board + HELD) == 0 and now() > load(load(board + JOB) + DEADLINE)
 
 
-@register_jitable
 def ended(pool: int, board: int, me: int) -> int:
     """After a task's last row or its failure: the board to go on with, its parent's if this was the last it waited for; 0: none.
 
@@ -231,7 +220,6 @@ def ended(pool: int, board: int, me: int) -> int:
 
 # ---- the interpreter ------------------------------------------------------------------------------------------------------------
 
-@register_jitable
 def patch(patches: int, count: int, index: int) -> None:
     """Write words that depend on a counter: word at address = base + (index % ring) * stride."""
     for i in range(count):
@@ -239,7 +227,6 @@ def patch(patches: int, count: int, index: int) -> None:
         store(load(at), load(at + 8) + index % load(at + 24) * load(at + 16))
 
 
-@register_jitable
 def walk(pool: int, board: int, me: int) -> int:
     """Go on with a table from its row PC. The board of a row that is open now, whose first chunk is mine; 0: there is nothing left to do."""
     while True:
@@ -317,7 +304,6 @@ def walk(pool: int, board: int, me: int) -> int:
             return 0
 
 
-@register_jitable
 def take_part(pool: int, board: int, me: int, walking: bool) -> int:
     """Run what can be claimed from a board, and its table as long as the last chunk is mine; `walking`: begin with the table.
 
@@ -391,7 +377,7 @@ def _serve(pool: int, root: int, boards: int, me: int) -> int:
             give_way()
 
 
-serve = register_jitable(_serve)
+serve = _serve
 
 
 def _drive(asked: int) -> int:

@@ -58,10 +58,9 @@ def _key(target: Target) -> str:
 
 
 def _compiled(name: str, key: str, target: Target) -> stored.Code:
-    from numba.core.types import intp
 
     from . import build, claim, words  # a start with the driver in the cache needs no compiler
-    entries = [build.Entry(f"tileflow_{what}_{key}", words.emitted(getattr(claim, f"_{what}")), intp(*[intp] * count))
+    entries = [build.Entry(f"tileflow_{what}_{key}", words.emitted(getattr(claim, f"_{what}")), count)
                for what, count in _FUNCTIONS.items()]
     made, given = build.built(entries, target)
     return stored.keep(name, "driver", [entry.symbol for entry in entries], given, made)

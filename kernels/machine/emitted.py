@@ -1,5 +1,5 @@
 """Leaves that are LLVM's code from the beginning: emitted over the argument block itself, so that any number of
-arguments compiles, and sooner: Numba has nothing to do."""
+arguments compiles, and sooner: no syntax tree is walked."""
 from __future__ import annotations
 
 import functools

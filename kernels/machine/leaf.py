@@ -13,13 +13,13 @@ from 0 (a loop from `lo` may index negatively as far as LLVM knows, and then doe
 those that the body sees: of parameters after it, which code reads that takes any number of them, or what leaves read
 that the body calls by an `Address` among its arguments (see `called.py`). The word `numbers` passes a leaf's sizes and
 strides as one argument with names, a `Numbers`. Bodies never raise; a `checked` leaf returns a status, 0 for success.
+What a body may say, `words` tells, which makes its code; what it calls are plain functions of the same kind.
 """
 from __future__ import annotations
 
 import ctypes
 import functools
 import re
-import types as python_types
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -27,25 +27,20 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
-from numba.np.arrayobj import make_array, populate_array
-from numba.np.numpy_support import from_dtype
 
 from ..dtypes import ELEMENTS
 from ..isa import cpu
 from ..isa.target import Target
-from . import build, content, stored
+from ..isa.vector import WORD, word
+from . import build, content, stored, values, words
+from .values import Array, Fields, Record, View
 
-WORD = ir.IntType(64)
-ENTRY = types.intp(*[types.intp] * 4)
-"""What a leaf is to C, in Numba's types."""
 PASSED = ("lo", "hi", "worker", "rest")
 """What a signature may ask for that has no words of its own in the argument block."""
 NUMBERS = "numbers"
 """What a signature calls the parameter that is a `Numbers`."""
-DTYPES = {code: from_dtype(np.dtype(e.memory)) for code, e in ELEMENTS.items()}
-"""Signature letters (NumPy's) to Numba types; narrow elements and 16-bit floats travel as their bits."""
 
 
 class Numbers:
@@ -75,7 +70,7 @@ def _named_tuple(name: str, names: tuple[str, ...]) -> Any:
 class Parameter:
     """One parameter of a leaf: an array of `ndim` dimensions as the caller passes it, a scalar (ndim 0), or a range word."""
 
-    dtype: str                 # a key of DTYPES, one of PASSED, or NUMBERS
+    dtype: str                 # a key of ELEMENTS, one of PASSED, or NUMBERS
     ndim: int = 0
     cut: str = ""              # "r": axis 0 is the range; "w": axis 0 is the worker
     numbers: type[Numbers] | None = None       # what the parameter `numbers` is
@@ -88,16 +83,6 @@ class Parameter:
     def words(self) -> int:
         """Words in the argument block."""
         return 0 if self.dtype in PASSED else len(self.numbers.names()) if self.numbers else 1 + self.ndim
-
-    @property
-    def numba_type(self) -> types.Type:
-        if self.words == 0:
-            return types.intp
-        if self.numbers:
-            return types.NamedUniTuple(types.intp, self.words, self.numbers.body())
-        if not self.is_array:
-            return DTYPES[self.dtype]
-        return types.Array(DTYPES[self.dtype], self.ndim - (self.cut == "w"), "C")
 
 
 def parse(signature: str, numbers: type[Numbers] | None = None) -> tuple[Parameter, ...]:
@@ -112,7 +97,7 @@ def parse(signature: str, numbers: type[Numbers] | None = None) -> tuple[Paramet
             found.append(Parameter(word, numbers=numbers))
             continue
         match = re.fullmatch(r"(\w\d)(?:\[([^\]]*)\])?", word)
-        if match is None or match[1] not in DTYPES:
+        if match is None or match[1] not in ELEMENTS:
             raise ValueError(f"leaf signature {signature!r}: cannot read {word!r}")
         axes = [axis.strip() for axis in match[2].split(",")] if match[2] is not None else []
         cut = axes[0] if axes and axes[0] in "rw" else ""
@@ -123,64 +108,6 @@ def parse(signature: str, numbers: type[Numbers] | None = None) -> tuple[Paramet
 def seen(parameters: tuple[Parameter, ...]) -> tuple[Parameter, ...]:
     """The parameters that the body gets: all up to `rest`."""
     return next((parameters[:i + 1] for i, p in enumerate(parameters) if p.dtype == "rest"), parameters)
-
-
-def _views(parameters: tuple[Parameter, ...]) -> Any:
-    """The intrinsic that reads an argument block into a tuple of array views and scalars."""
-    result = types.Tuple([p.numba_type for p in parameters])
-
-    def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        block, lo, hi, worker = args
-        base = builder.inttoptr(block, WORD.as_pointer())
-        position = 0
-
-        def word() -> Any:
-            nonlocal position
-            value = builder.load(builder.gep(base, [ir.Constant(WORD, position)]))
-            position += 1
-            return value
-
-        values = []
-        for p in parameters:
-            if p.words == 0:
-                rest = builder.add(block, ir.Constant(WORD, 8 * position))
-                values.append({"lo": lo, "hi": hi, "worker": worker, "rest": rest}[p.dtype])
-                continue
-            if p.numbers:
-                values.append(context.make_tuple(builder, p.numba_type, [word() for _ in range(p.words)]))
-                continue
-            first = word()
-            element = context.get_data_type(DTYPES[p.dtype])
-            size = context.get_abi_sizeof(element)
-            if not p.is_array:
-                if p.dtype in ("i8", "u8"):
-                    values.append(first)
-                elif p.dtype == "b1":
-                    values.append(builder.trunc(first, ir.IntType(8)))
-                else:
-                    values.append(builder.bitcast(builder.trunc(first, ir.IntType(8 * size)), element))
-                continue
-            shape = [word() for _ in range(p.ndim)]
-            strides = [ir.Constant(WORD, size)]
-            for n in shape[:0:-1]:
-                strides.insert(0, builder.mul(strides[0], n, flags=["nsw"]))
-            if p.cut == "r":
-                first = builder.add(first, builder.mul(lo, strides[0]))
-                shape[0] = builder.sub(hi, lo)
-            elif p.cut == "w":
-                first = builder.add(first, builder.mul(worker, strides[0]))
-                shape, strides = shape[1:], strides[1:]
-            array = make_array(p.numba_type)(context, builder)
-            populate_array(array, data=builder.inttoptr(first, element.as_pointer()), shape=shape, strides=strides,
-                           itemsize=ir.Constant(WORD, size), meminfo=None)
-            values.append(array._getvalue())
-        return context.make_tuple(builder, result, values)
-
-    @intrinsic
-    def views(_typing: Any, block: Any, lo: Any, hi: Any, worker: Any) -> Any:
-        return result(types.intp, types.intp, types.intp, types.intp), generate
-
-    return views
 
 
 @dataclass(frozen=True)
@@ -250,32 +177,54 @@ class Leaf:
         """Compile, or read from the cache; nothing when done before."""
         if not self.load():
             symbol = f"tileflow_{self.name}_{self.identity}"
-            made, given = build.built([build.Entry(symbol, self._entry(), ENTRY)], Target.of(cpu.current()))
+            made, given = build.built([build.Entry(symbol, self._entry())], Target.of(cpu.current()))
             self._code = stored.keep(self.stored_name, self.name, [symbol], given, made)
 
-    def _lines(self, arguments: list[str]) -> str:
-        """What the function to compile does with the views of its arguments."""
-        return f"    status = body({', '.join(arguments)})\n    return {'status' if self.checked else '0'}\n"
-
-    def _names(self) -> dict[str, Any]:
-        """What those lines call."""
-        return {"body": njit(inline="always", **build.OPTIONS)(self.twin)}
-
-    def _entry(self) -> Callable[[int, int, int, int], int] | build.Emitted:
+    def _entry(self) -> build.Emitted:
         """The function to compile."""
-        given = seen(self.parameters)
-        order = [self.same.get(i, i) for i in range(len(given))]
-        text = ("def entry(block, lo, hi, worker):\n"
-                f"    v = views(block, lo, hi, worker)\n{self._lines([f'v[{i}]' for i in order])}")
-        names = dict(views=_views(given), __name__=self.twin.__module__, **self._names())
-        exec(compile(text, "<leaf>", "exec"), names)          # our own four lines above: no foreign text reaches it
-        home = self.twin.__code__
-        code = names["entry"].__code__.replace(                # type: ignore[attr-defined]
-            co_filename=home.co_filename, co_firstlineno=home.co_firstlineno, co_name=self.name,
-            co_qualname=f"{self.name}-{self.identity}")
-        entry = python_types.FunctionType(code, names)
-        entry.__module__ = self.twin.__module__
-        return entry
+        return build.Emitted(self._defined)
+
+    def _defined(self, module: ir.Module) -> ir.Function:
+        parameters = seen(self.parameters)
+        names = self.twin.__code__.co_varnames
+        function = ir.Function(module, ir.FunctionType(WORD, [WORD] * 4), f"leaf.{self.name}")
+        b = ir.IRBuilder(function.append_basic_block("entry"))
+        block, passed = function.args[0], dict(zip(("lo", "hi", "worker"), function.args[1:], strict=True))
+        base, position = b.inttoptr(block, WORD.as_pointer()), 0
+
+        def take(count: int) -> list[Any]:
+            nonlocal position
+            position += count
+            return [b.load(b.gep(base, [word(i)])) for i in range(position - count, position)]
+
+        args: list[Any] = []
+        for p in parameters:
+            if p.words == 0:
+                args.append(passed[p.dtype] if p.dtype in passed else b.add(block, word(8 * position)))
+            elif p.numbers:
+                args.append(Record(Fields(p.numbers.names()), tuple(take(p.words))))
+            elif not p.is_array:
+                args.append(values.from_bits(b, take(1)[0], p.dtype))
+            else:
+                args.append(self._cut(b, p, take(p.words), passed))
+        args = [args[self.same.get(i, i)] for i in range(len(args))]
+        kinds = {name: kind for name, kind in zip(names, map(values.kind_of, args), strict=False) if kind != WORD}
+        status = b.call(words.define(module, self.twin, kinds), [part for a in args for part in values.parts_of(a)])
+        b.ret(values.cast(b, status, WORD) if self.checked else word(0))
+        function.linkage = "internal"
+        return function
+
+    @staticmethod
+    def _cut(b: ir.IRBuilder, p: Parameter, found: Sequence[Any], passed: Mapping[str, Any]) -> View:
+        """An array of address and sizes, cut to the range or to the worker's row."""
+        address, *shape = found
+        if p.cut:
+            row = word(ELEMENTS[p.dtype].bytes)
+            for n in shape[1:]:
+                row = b.mul(row, n)
+            address = b.add(address, b.mul(passed["lo" if p.cut == "r" else "worker"], row))
+            shape = [b.sub(passed["hi"], passed["lo"]), *shape[1:]] if p.cut == "r" else shape[1:]
+        return View(Array(p.dtype, len(shape)), address, tuple(shape))
 
     @property
     def address(self) -> int:
@@ -354,7 +303,7 @@ class Generic:
         self._leaves: dict[tuple[str, str], Leaf] = {}
 
     def __getitem__(self, dtype: str) -> Leaf:
-        """The leaf for `dtype` (a key of DTYPES) on the current CPU path."""
+        """The leaf for `dtype` on the current CPU path."""
         at = (dtype, cpu.current().name)
         if at not in self._leaves:
             if dtype not in self.dtypes:

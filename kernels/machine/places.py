@@ -6,18 +6,15 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
-from numba.np.arrayobj import make_array, populate_array
 
 from ..isa.paths import PATHS
 from ..isa.vector import BIT, WORD, Emitter, as_intrinsic
-from .inner import register_jitable
+from .values import Array, Inlined, View
 
 
-@register_jitable
 def address_of(x: Any) -> Any:
-    """The address of an array, signed: mixed with Numba's unsigned one, sums would become floats."""
+    """The address of an array."""
     return np.intp(x.ctypes.data)
 
 
@@ -38,7 +35,6 @@ clear = as_intrinsic("tileflow_clear", "address, nbytes", PATHS["generic"], _cle
 """clear(address, nbytes): zeros, none where there are no bytes."""
 
 
-@register_jitable
 def within(first: int, count: int, step: int, limit: int) -> tuple[int, int]:
     """The part i0..i1 of i < count for which first + i * step is in 0..limit."""
     i0 = min(count, max(0, (step - 1 - first) // step))
@@ -46,20 +42,10 @@ def within(first: int, count: int, step: int, limit: int) -> tuple[int, int]:
     return i0, i1
 
 
-@intrinsic
-def shaped(_typing: Any, x: Any, shape: Any) -> Any:
-    """The elements of an array in order of memory as an array of another shape (a tuple), which has at most as many of
-    them."""
-    kind = types.Array(x.dtype, len(shape), "C")
+def _shaped(_b: ir.IRBuilder, x: View, shape: tuple[Any, ...]) -> View:
+    return View(Array(x.kind.dtype, len(shape)), x.address, shape)
 
-    def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        source = make_array(x)(context, builder, args[0])
-        sizes = cgutils.unpack_tuple(builder, args[1], len(shape))
-        strides = [source.itemsize]
-        for n in sizes[:0:-1]:
-            strides.insert(0, builder.mul(strides[0], n, flags=["nsw"]))
-        made = make_array(kind)(context, builder)
-        populate_array(made, data=source.data, shape=sizes, strides=strides, itemsize=source.itemsize, meminfo=None)
-        return made._getvalue()
 
-    return kind(x, types.UniTuple(types.intp, len(shape))), generate
+shaped = Inlined("shaped", _shaped)
+"""shaped(x, shape): the elements of an array in order of memory as an array of another shape (a tuple), which has at
+most as many of them."""

@@ -2,6 +2,7 @@
 linked as they are and need no compiler, nor Numba."""
 from __future__ import annotations
 
+import ctypes
 import functools
 import json
 import threading
@@ -13,6 +14,12 @@ from llvmlite import binding
 
 from . import cache, pack
 
+_MATHEMATICS = ("acos acosh asin asinh atan atanh ceil cos cosh erf erfc exp expm1 floor fmod log log1p pow rint sin "
+                "sinh sqrt tan tanh ceilf expf floorf fmodf logf nearbyintf powf rintf roundf sqrtf truncf")
+OUTSIDE = frozenset({"memset", "memcpy", "memmove", "sched_yield", "clock_gettime", "syscall", "pthread_mutex_lock",
+                     "pthread_mutex_unlock", "pthread_cond_wait", "pthread_cond_broadcast", *_MATHEMATICS.split()})
+"""What objects may ask of others: the system's memory, threads and clock, and the C library's mathematics, for float64
+mostly."""
 _linking = threading.RLock()
 
 
@@ -72,9 +79,20 @@ def given(name: str) -> str:
     return str(json.loads(payload.partition(b"\n")[0])["given"])
 
 
+@functools.cache
+def _mathematics() -> dict[str, int]:
+    """Where the C library's mathematics lies."""
+    library = ctypes.CDLL(None)
+    return {name: int(ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0)
+            for name in _MATHEMATICS.split() if hasattr(library, name)}
+
+
 def _link(name: str, payload: bytes) -> Code:
     head, _, made = payload.partition(b"\n")
     engine = _engine()
+    # Numba, where it is imported, names other versions of these, whose NaN have another sign.
+    for symbol, address in _mathematics().items():
+        binding.add_symbol(symbol, address)
     engine.add_object_file(binding.ObjectFileRef.from_data(made))
     engine.finalize_object()
     return _linked.setdefault(name, Code(tuple(engine.get_function_address(symbol)

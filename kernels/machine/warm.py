@@ -1,6 +1,6 @@
 """Compiling many kernels at once: on Linux, copies of this process share the work and leave their code in the on-disk cache.
 
-Numba compiles under one lock, so threads would not help. A copy (fork) has all closures and types at hand, compiles what it
+Python compiles under one lock, so threads would not help. A copy (fork) has all closures and types at hand, compiles what it
 draws from a common queue and ends; it opens no parallel region. A copy that fails or dies costs time, never a result: what
 it leaves undone this process compiles itself.
 """
@@ -55,8 +55,6 @@ def compile_all(leaves: Sequence[Any], tell: Tell | None = None) -> None:
             missing.append(leaf)
     copies = None
     if len(missing) >= FEWEST and _may_fork():
-        from . import build
-        build.ready()
         copies = _Copies(missing)
     driver()
     ready("driver")

@@ -1,21 +1,31 @@
-"""Functions over whole words as LLVM's code, without Numba, which types and lowers each line anew in every process.
+"""Functions over whole words, numbers and views as LLVM's code, without Numba, which types and lowers each line anew in
+every process.
 
-    define(module, function, {"s": ("m", "n")}, lambda e, arguments: ...)
+    define(module, function, {"s": Fields(("m", "n"))})
 
 A function here is a Python function like any other leaf body: parameters and variables are 64-bit integers (addresses,
-counts, truth), with `if`, `while`, `for ... in range(...)` of positive steps, arithmetic as Python has it (divisors are
-not 0), comparisons, `and`, `or` and `not` (which are 0 or 1), `min` and `max`, several results, calls of other such
-functions and of Numba's intrinsics over words that ask nothing of their context (`vector.as_intrinsic`). An array
-stands for its address. Names that are not its own are constants or functions where it was written; functions may be
-arguments, too. Anything else is a TypeError that names the line.
+counts, truth), uint64, int32, float32 and float64 numbers, views of arrays, and tuples of these (`values`), with `if`,
+`while`, `for` over a tuple or a `range(...)` whose step is positive or written with its sign, arithmetic as Python has
+it (whole numbers are divided by none that is 0; with a float they are float64), comparisons, `and`, `or` and `not`
+(which are 0 or 1), `min` and `max`, roots, exponentials and logarithms, several results, calls of other such
+functions, of what is `Inlined` and of Numba's intrinsics over words. A view is read and written by element, and cut by
+indices and a slice of the axis behind them; indices are not negative, and a slice of a view is given one number. Where
+a word is asked for, a view is its address and a float its bits. Names that are not its own are constants or functions
+where it was written; functions may be arguments, too. Anything else is a TypeError that names the line.
+
+A variable is of one kind throughout: what is a whole number here and a float there is float64. int32 are elements of
+arrays of such, what `np.int32` makes and the least of these; with any arithmetic they are words. uint64 are elements
+of arrays of such and what `np.uint64` makes; with words they share bits (`&`, `>>`), and nothing else (`int(x)` is a
+word).
 """
 from __future__ import annotations
 
 import ast
 import builtins
 import functools
+import itertools
+import linecache
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from types import FunctionType
 from typing import Any
 
@@ -23,41 +33,45 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 
-from ..isa.vector import BIT, WORD, word
-from . import build
+from ..isa.paths import PATHS
+from ..isa.vector import BIT, WORD, Emitter, word
+from . import build, values
+from .values import F4, F8, I4, U8, WHOLE, Fields, Known, Record, View
 
 _ORDERS = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="}
-_ARITHMETIC = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.BitAnd: "and_", ast.BitOr: "or_", ast.BitXor: "xor",
-               ast.LShift: "shl", ast.RShift: "ashr"}
-_SAME = (int, np.intp)
-"""Calls that give the word they are given."""
+_BITS = {ast.BitAnd: "and_", ast.BitOr: "or_", ast.BitXor: "xor", ast.LShift: "shl", ast.RShift: "ashr"}
+_ARITHMETIC = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul"}
 
 
 class _Context:
-    """All that intrinsics ask of Numba's."""
+    """All that intrinsics over words ask of Numba's."""
 
     def get_dummy_value(self) -> None:
         return None
 
 
-def define(module: ir.Module, function: Callable[..., Any], numbers: Mapping[str, Sequence[str]] | None = None,
-           given: Mapping[str, Any] | None = None) -> ir.Function:
-    """The function of `module` with the code of a Python function, made on first use: of words to a word, or to as many
-    as it returns.
+class _Again(Exception):
+    """Something was found to be of another kind than was thought: the function is written anew."""
 
-    numbers: parameters that are words with names (`Numbers`), and those names; each word is a parameter there.
-    given: parameters that are functions, of which the code is made; they are none there.
+
+def define(module: ir.Module, function: Callable[..., Any], kinds: Mapping[str, Any] | None = None) -> ir.Function:
+    """The function of `module` with the code of a Python function, made on first use.
+
+    kinds: of parameters that are no words.
     """
+    return _written(module, function, kinds or {}).made
+
+
+def _written(module: ir.Module, function: Callable[..., Any], kinds: Mapping[str, Any]) -> _Writer:
     assert isinstance(function, FunctionType), function
-    numbers, given = numbers or {}, given or {}
     known = module.__dict__.setdefault("word_functions", {})
-    key = function, *((name, tuple(fields)) for name, fields in numbers.items()), *given.items()
+    key = function, *kinds.items()
     if key not in known:
         name = f"words.{function.__module__}.{function.__qualname__}"
         name = name if name not in module.globals else f"{name}.{len(known)}"
-        known[key] = _Writer(module, function, name, numbers, given)
+        known[key] = _Writer(module, function, name, kinds)
         known[key].write()
-    return known[key].made
+    return known[key]
 
 
 def emitted(function: Callable[..., Any]) -> build.Emitted:
@@ -68,47 +82,128 @@ def emitted(function: Callable[..., Any]) -> build.Emitted:
 @functools.cache
 def _functions(file: str) -> dict[int, ast.FunctionDef]:
     """The functions of a source file by their first lines, decorators included."""
-    tree = ast.parse(Path(file).read_bytes())
+    return _by_lines(ast.parse("".join(linecache.getlines(file))))
+
+
+def _by_lines(tree: ast.AST) -> dict[int, ast.FunctionDef]:
     found = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     return {min([node.lineno, *(d.lineno for d in node.decorator_list)]): node for node in found}
 
 
-class _Writer:
-    """One function: `made`, whose code `write` writes."""
+def _tree_of(function: FunctionType) -> ast.FunctionDef:
+    """What a function was written as, in a file or by a kernel (`content.written`)."""
+    if hasattr(function, "__written__"):
+        tree, = _by_lines(ast.parse(function.__written__)).values()
+        return tree
+    return _functions(function.__code__.co_filename)[function.__code__.co_firstlineno]
 
-    def __init__(self, module: ir.Module, function: FunctionType, name: str, numbers: Mapping[str, Sequence[str]],
-                 given: Mapping[str, Any]) -> None:
+
+class _Writer:
+    """One function: `made`, whose code `write` writes, and the kind of its `result`."""
+
+    def __init__(self, module: ir.Module, function: FunctionType, name: str, kinds: Mapping[str, Any]) -> None:
         code = function.__code__
-        self._numbers, self._given = numbers, given
-        self._tree, self._function, self._module = _functions(code.co_filename)[code.co_firstlineno], function, module
+        self._name, self._tries = name, 0
+        self._tree, self._function, self._module = _tree_of(function), function, module
         self._closed = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
-        self._parameters = [(a.arg, field) for a in self._tree.args.args if a.arg not in given
-                            for field in numbers.get(a.arg, ("",))]
+        self._kinds = {a.arg: kinds.get(a.arg, WORD) for a in self._tree.args.args}
+        self._parameters = dict(self._kinds)
+        self._own = {*self._kinds, *(node.id for node in ast.walk(self._tree)
+                                     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))}
         returns = [node.value for node in ast.walk(self._tree) if isinstance(node, ast.Return)]
-        self._results = max((len(v.elts) if isinstance(v, ast.Tuple) else 1 for v in returns), default=1)
-        kind = WORD if self._results == 1 else ir.LiteralStructType([WORD] * self._results)
-        self.made = ir.Function(module, ir.FunctionType(kind, [WORD] * len(self._parameters)), name)
+        count = max((len(v.elts) if isinstance(v, ast.Tuple) else 1 for v in returns), default=1)
+        self.result: Any = WORD if count == 1 else (WORD,) * count
+        self._sure = False
+        self._begin()
+
+    def _begin(self) -> None:
+        taken = [t for kind in self._parameters.values() for t in values.types_of(kind)]
+        self.made = ir.Function(self._module, ir.FunctionType(self._given(), taken), self._name)
         self.made.linkage = "linkonce_odr"
         self.made.attributes.add("nounwind")
         self._b = ir.IRBuilder(self.made.append_basic_block("entry"))
-        self._places: dict[tuple[str, str], Any] = {}
+        self._places: dict[str, list[Any]] = {}
         self._loops: list[tuple[ir.Block, ir.Block]] = []
+
+    def _given(self) -> ir.Type:
+        """What the function returns to LLVM."""
+        parts = values.types_of(self.result)
+        return parts[0] if len(parts) == 1 else ir.LiteralStructType(parts)
 
     def write(self) -> None:
         """Write the code; calls of the function itself find `made`."""
-        own = [(node.id, "") for node in ast.walk(self._tree)
-               if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
-        for at in dict.fromkeys([*self._parameters, *own]):
-            self._places[at] = self._b.alloca(WORD)
-        for at, value in zip(self._parameters, self.made.args, strict=True):
-            self._b.store(value, self._places[at])
+        while True:
+            try:
+                self._write()
+                return
+            except _Again:
+                del self._module.globals[self._name]
+                self._tries += 1
+                self._name = f"{self._name.partition('#')[0]}#{self._tries}"
+                self._begin()
+
+    def _write(self) -> None:
+        args = iter(self.made.args)
+        for name, kind in self._parameters.items():
+            self._keep(name, values.rebuilt(kind, args))
         self._all(self._tree.body)
         if not self._b.block.is_terminated:
-            self._return([word(0)] * self._results)
+            self._return(values.rebuilt(self.result, iter([t(0) for t in values.types_of(self.result)])))
 
     def _bad(self, node: ast.AST) -> TypeError:
         line, text = getattr(node, "lineno", "?"), ast.unparse(node).splitlines()[0]
         return TypeError(f"{self._function.__qualname__}, line {line}: {text} is nothing over words")
+
+    # ---- variables
+
+    def _keep(self, name: str, value: Any, node: ast.AST | None = None) -> None:
+        """Give a variable its value."""
+        have, kind = self._kinds.get(name), values.kind_of(value)
+        wanted = kind if have is None else values.unified(have, kind)
+        if wanted is None:
+            raise self._bad(node or self._tree)
+        if have not in (None, wanted):
+            self._kinds[name] = wanted
+            raise _Again
+        self._kinds[name] = wanted
+        if name not in self._places:
+            with self._b.goto_entry_block():
+                self._places[name] = [self._b.alloca(t) for t in values.types_of(wanted)]
+        for part, place in zip(values.parts_of(values.cast(self._b, value, wanted)), self._places[name], strict=True):
+            self._b.store(part, place)
+
+    def _assign(self, target: ast.expr, value: Any) -> None:
+        """Give a name, an element, or each of several, its value."""
+        if isinstance(target, ast.Name):
+            self._keep(target.id, value, target)
+        elif isinstance(target, ast.Tuple) and isinstance(value, tuple) and len(value) == len(target.elts):
+            for each, one in zip(target.elts, value, strict=True):
+                self._assign(each, one)
+        elif isinstance(target, ast.Subscript) and any(isinstance(i, ast.Slice) for i in self._indices(target)):
+            self._fill(target, value)
+        elif isinstance(target, ast.Subscript) and values.kind_of(value) in values.NUMBERS:
+            view, at = self._element(target)
+            values.keep(self._b, value, view, at)
+        else:
+            raise self._bad(target)
+
+    def _fill(self, target: ast.Subscript, value: Any) -> None:
+        """One number for all of a slice."""
+        view = self._subscript(target)
+        if view.kind.ndim != 1 or values.kind_of(value) not in values.NUMBERS:
+            raise self._bad(target)
+        Emitter(self._b, PATHS["generic"]).loop(0, view.shape[0], 1, [],
+                                                lambda i, _: values.keep(self._b, value, view, [i]))
+
+    def _element(self, node: ast.Subscript) -> tuple[View, list[Any]]:
+        """The view and the indices that an element is told by."""
+        view, indices = self._value(node.value), self._indices(node)
+        if not isinstance(view, View) or len(indices) != view.kind.ndim:
+            raise self._bad(node)
+        return view, [self._word(i) for i in indices]
+
+    def _indices(self, node: ast.Subscript) -> list[ast.expr]:
+        return list(node.slice.elts) if isinstance(node.slice, ast.Tuple) else [node.slice]
 
     # ---- statements
 
@@ -126,40 +221,49 @@ class _Writer:
         """Nothing to do."""
 
     def _expr_(self, node: ast.Expr) -> None:
-        if not isinstance(node.value, ast.Constant):               # a docstring
-            self._several(node.value)
+        if isinstance(node.value, ast.Call):
+            self._called(node.value)
+        elif not isinstance(node.value, ast.Constant):             # a docstring
+            self._value(node.value)
 
     def _assign_(self, node: ast.Assign) -> None:
         if len(node.targets) > 1:
             raise self._bad(node)
-        target, = node.targets
-        names = target.elts if isinstance(target, ast.Tuple) else [target]
-        for name, value in zip(names, self._several(node.value), strict=True):
-            self._b.store(value, self._place(name))
+        self._assign(node.targets[0], self._value(node.value))
 
     def _annassign_(self, node: ast.AnnAssign) -> None:
         if node.value is not None:
-            self._b.store(self._value(node.value), self._place(node.target))
+            self._assign(node.target, self._value(node.value))
 
     def _augassign_(self, node: ast.AugAssign) -> None:
-        place = self._place(node.target)
-        self._b.store(self._computed(node, node.op, self._b.load(place), self._value(node.value)), place)
-
-    def _place(self, name: ast.expr) -> Any:
-        if not isinstance(name, ast.Name):
-            raise self._bad(name)
-        return self._places[name.id, ""]
+        if isinstance(node.target, ast.Subscript):
+            view, at = self._element(node.target)
+            before = values.element(self._b, view, at)
+            values.keep(self._b, self._computed(node, node.op, before, self._value(node.value)), view, at)
+            return
+        before = self._value(node.target)
+        self._assign(node.target, self._computed(node, node.op, before, self._value(node.value)))
 
     def _return_(self, node: ast.Return) -> None:
-        self._return([word(0)] if node.value is None else self._several(node.value))
+        value = word(0) if node.value is None else self._value(node.value)
+        kind = values.kind_of(value)
+        wanted = values.unified(self.result, kind) if self._sure else kind
+        self._sure = True
+        if wanted is None:
+            raise self._bad(node)
+        if wanted != self.result:
+            self.result = wanted
+            raise _Again
+        self._return(values.cast(self._b, value, wanted))
 
-    def _return(self, values: Sequence[Any]) -> None:
-        if self._results == 1:
-            self._b.ret(values[0])
+    def _return(self, value: Any) -> None:
+        parts = values.parts_of(value)
+        if len(parts) == 1:
+            self._b.ret(parts[0])
             return
         whole = ir.Constant(self.made.function_type.return_type, ir.Undefined)
-        for i, value in enumerate(values):
-            whole = self._b.insert_value(whole, value, i)
+        for i, part in enumerate(parts):
+            whole = self._b.insert_value(whole, part, i)
         self._b.ret(whole)
 
     def _break_(self, _node: ast.Break) -> None:
@@ -192,10 +296,13 @@ class _Writer:
 
     def _for_(self, node: ast.For) -> None:
         call = node.iter
-        if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
+        if isinstance(call, ast.Tuple) and not node.orelse:
+            self._each(node, self._value(call))
+            return
+        if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and isinstance(node.target, ast.Name)
                 and call.func.id == "range") or node.orelse:
             raise self._bad(node)
-        given = [self._value(a) for a in call.args]
+        given = [self._word(a) for a in call.args]
         start, stop = (word(0), given[0]) if len(given) == 1 else given[:2]
         step = given[2] if len(given) > 2 else word(1)
         before = self._b.block
@@ -204,13 +311,28 @@ class _Writer:
         self._b.position_at_end(head)
         at = self._b.phi(WORD)
         at.add_incoming(start, before)
-        self._b.cbranch(self._b.icmp_signed("<", at, stop), inside, after)
+        down = len(call.args) > 2 and isinstance(call.args[2], ast.UnaryOp)
+        self._b.cbranch(self._b.icmp_signed(">" if down else "<", at, stop), inside, after)
         self._b.position_at_end(onward)
         at.add_incoming(self._b.add(at, step, flags=["nsw"]), onward)
         self._b.branch(head)
         self._b.position_at_end(inside)
-        self._b.store(at, self._place(node.target))
+        self._keep(node.target.id, at, node)
         self._turn(node.body, inside, onward, onward, after)
+
+    def _each(self, node: ast.For, met: Sequence[Any]) -> None:
+        """A body for each of several values, one after the other."""
+        after = self.made.append_basic_block("after")
+        for value in met:
+            onward = self.made.append_basic_block("onward")
+            self._assign(node.target, value)
+            self._loops.append((onward, after))
+            self._all(node.body)
+            self._loops.pop()
+            self._go(onward)
+            self._b.position_at_end(onward)
+        self._go(after)
+        self._b.position_at_end(after)
 
     def _turn(self, body: Sequence[ast.stmt], inside: ir.Block, again: ir.Block, onward: ir.Block,
               after: ir.Block) -> None:
@@ -232,9 +354,10 @@ class _Writer:
 
     def _known(self, node: ast.expr) -> Any:
         """What a name, or an attribute of a module, is where the function was written."""
-        if isinstance(node, ast.Name) and (node.id, "") not in self._places and node.id not in self._numbers:
-            if node.id in self._given:
-                return self._given[node.id]
+        if isinstance(node, ast.Name):
+            if node.id in self._own:
+                kind = self._kinds.get(node.id)
+                return kind.what if isinstance(kind, Known) else None
             if node.id in self._closed:
                 return self._closed[node.id].cell_contents
             scope = self._function.__globals__
@@ -248,35 +371,38 @@ class _Writer:
         known = self._known(test)
         return bool(known) if isinstance(known, int) else None
 
-    def _several(self, node: ast.expr) -> list[Any]:
-        """The values of a tuple, of a call, or one."""
-        if isinstance(node, ast.Tuple):
-            return [self._value(element) for element in node.elts]
-        if isinstance(node, ast.IfExp) and isinstance(node.body, ast.Tuple) and isinstance(node.orelse, ast.Tuple):
-            pairs = zip(node.body.elts, node.orelse.elts, strict=True)
-            return [self._either(ast.copy_location(ast.IfExp(node.test, *pair), node)) for pair in pairs]
-        made = self._called(node) if isinstance(node, ast.Call) else self._value(node)
-        if made is not None and isinstance(made.type, ir.LiteralStructType):
-            return [self._b.extract_value(made, i) for i in range(len(made.type.elements))]
-        return [made]
+    def _word(self, node: ast.expr) -> Any:
+        """The value of an expression that is a word."""
+        value = self._value(node)
+        if values.kind_of(value) not in WHOLE:
+            raise self._bad(node)
+        return values.cast(self._b, value, WORD)
 
     def _value(self, node: ast.expr) -> Any:
         b, known = self._b, self._known(node)
+        if known is None and isinstance(node, ast.Constant):
+            known = node.value
         if isinstance(known, int | np.integer):
-            return word(int(known))
-        if isinstance(node, ast.Constant) and isinstance(node.value, int):
-            return word(int(node.value))
-        if isinstance(node, ast.Name) and (node.id, "") in self._places:
-            return b.load(self._places[node.id, ""])
+            return {np.int32: I4, np.uint64: U8}.get(type(known), WORD)(int(known))
+        if isinstance(known, float | np.float32):
+            return (F8 if isinstance(known, float) else F4)(float(known))
+        if isinstance(known, tuple) and all(isinstance(n, int | float) for n in known):
+            return tuple(word(n) if isinstance(n, int) else F8(n) for n in known)
+        if isinstance(known, FunctionType | type | values.Inlined) or hasattr(known, "_defn"):
+            return Known(known)
+        if isinstance(node, ast.Name) and node.id in self._places:
+            return values.rebuilt(self._kinds[node.id], iter([b.load(place) for place in self._places[node.id]]))
         if isinstance(node, ast.Attribute):
-            if isinstance(node.value, ast.Name) and (node.value.id, node.attr) in self._places:
-                return b.load(self._places[node.value.id, node.attr])
-            if node.attr == "data" and isinstance(node.value, ast.Attribute) and node.value.attr == "ctypes":
-                return self._value(node.value.value)
+            return self._attribute(node)
+        if isinstance(node, ast.Subscript):
+            return self._subscript(node)
+        if isinstance(node, ast.Tuple):
+            return tuple(self._value(element) for element in node.elts)
         if isinstance(node, ast.BinOp):
             return self._computed(node, node.op, self._value(node.left), self._value(node.right))
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-            return b.neg(self._value(node.operand))
+            value = self._value(node.operand)
+            return b.neg(values.cast(b, value, WORD)) if value.type in WHOLE else b.fneg(value)
         negated = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
         if negated or isinstance(node, ast.Compare | ast.BoolOp):
             return b.zext(self._truth(node), WORD)
@@ -284,9 +410,45 @@ class _Writer:
             return self._either(node)
         if isinstance(node, ast.Call):
             made = self._called(node)
-            if made is not None and made.type == WORD:
+            if made is not None:
                 return made
         raise self._bad(node)
+
+    def _attribute(self, node: ast.Attribute) -> Any:
+        of, inner = self._known(node.value), node.value
+        if (of is None and isinstance(inner, ast.Attribute)
+                and (inner.attr, node.attr) in (("ctypes", "data"), ("dtype", "type"))):
+            view = self._value(inner.value)
+            if isinstance(view, View) and node.attr == "data":
+                return view.address
+            if isinstance(view, View):
+                return Known(values.scalar_type(view))
+            raise self._bad(node)
+        value = self._value(node.value)
+        if isinstance(value, View) and node.attr == "shape":
+            return value.shape
+        if isinstance(value, Record) and node.attr in value.kind.names:
+            return value.words[value.kind.names.index(node.attr)]
+        raise self._bad(node)
+
+    def _subscript(self, node: ast.Subscript) -> Any:
+        value, indices = self._value(node.value), self._indices(node)
+        if isinstance(value, tuple) and isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, int):
+            return value[node.slice.value]
+        if isinstance(value, tuple) and not isinstance(node.slice, ast.Tuple | ast.Slice):
+            at, (found, *others) = self._word(node.slice), self._alike(node, value)
+            for i, other in enumerate(others, 1):
+                found = self._b.select(self._b.icmp_signed("==", at, word(i)), other, found)
+            return found
+        if not isinstance(value, View) or len(indices) > value.kind.ndim:
+            raise self._bad(node)
+        *before, last = indices
+        if isinstance(last, ast.Slice) and last.step is None:
+            at = [self._word(i) for i in before]
+            return values.part(self._b, value, at, word(0) if last.lower is None else self._word(last.lower),
+                               None if last.upper is None else self._word(last.upper))
+        at = [self._word(i) for i in indices]
+        return values.element(self._b, value, at) if len(at) == value.kind.ndim else values.part(self._b, value, at)
 
     def _either(self, node: ast.IfExp) -> Any:
         fixed = self._fixed(node.test)
@@ -298,8 +460,18 @@ class _Writer:
         for block, way in zip(ways, (node.body, node.orelse), strict=True):
             self._b.position_at_end(block)
             found.append((self._value(way), self._b.block))
+        kind = values.unified(*(values.kind_of(value) for value, _ in found))
+        if kind is None:
+            raise self._bad(node)
+        joined = []
+        for value, block in found:
+            self._b.position_at_end(block)
+            joined.append((values.parts_of(values.cast(self._b, value, kind)), block))
             self._b.branch(after)
-        return self._joined(after, WORD, found)
+        parts = [self._joined(after, t, [(value[i], block) for value, block in joined])
+                 for i, t in enumerate(values.types_of(kind))]
+        self._b.position_at_end(after)
+        return values.rebuilt(kind, iter(parts))
 
     def _joined(self, after: ir.Block, kind: ir.Type, found: Sequence[tuple[Any, ir.Block]]) -> Any:
         self._b.position_at_end(after)
@@ -311,9 +483,12 @@ class _Writer:
     def _truth(self, node: ast.expr) -> Any:
         b = self._b
         if isinstance(node, ast.Compare):
-            if len(node.ops) > 1 or type(node.ops[0]) not in _ORDERS:
+            if not all(type(op) in _ORDERS for op in node.ops):
                 raise self._bad(node)
-            return b.icmp_signed(_ORDERS[type(node.ops[0])], self._value(node.left), self._value(node.comparators[0]))
+            met = [self._value(n) for n in (node.left, *node.comparators)]
+            found = [values.compared(b, _ORDERS[type(op)], *self._alike(node, pair))
+                     for op, pair in zip(node.ops, itertools.pairwise(met), strict=True)]
+            return functools.reduce(b.and_, found)
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             return b.not_(self._truth(node.operand))
         if isinstance(node, ast.BoolOp):
@@ -328,12 +503,36 @@ class _Writer:
             found.append((self._truth(node.values[-1]), b.block))
             b.branch(after)
             return self._joined(after, BIT, found)
-        return b.icmp_signed("!=", self._value(node), word(0))
+        value, = self._alike(node, [self._value(node)])
+        return values.compared(b, "!=", value, value.type(0))
+
+    def _alike(self, node: ast.AST, numbers: Sequence[Any]) -> list[Any]:
+        """Numbers as such of one kind."""
+        kinds = [values.kind_of(n) for n in numbers]
+        if not all(kind in values.NUMBERS for kind in kinds):
+            raise self._bad(node)
+        kind = functools.reduce(values.unified, kinds)
+        if kind is None:
+            raise self._bad(node)
+        return [values.cast(self._b, n, kind) for n in numbers]
 
     def _computed(self, node: ast.AST, op: ast.operator, x: Any, y: Any) -> Any:
         b = self._b
+        kinds = [values.kind_of(x), values.kind_of(y)]
+        if type(op) in _BITS and U8 in kinds and all(kind in WHOLE for kind in kinds):
+            wide = values.cast(b, x, U8), values.cast(b, y, U8)
+            return b.lshr(*wide) if isinstance(op, ast.RShift) else getattr(b, _BITS[type(op)])(*wide)
+        x, y = self._alike(node, [x, y])
+        if x.type == I4:
+            x, y = values.cast(b, x, WORD), values.cast(b, y, WORD)
         if type(op) in _ARITHMETIC:
-            return getattr(b, _ARITHMETIC[type(op)])(x, y)
+            return values.arithmetic(b, _ARITHMETIC[type(op)], x, y)
+        if isinstance(op, ast.Div):
+            return b.fdiv(*(values.cast(b, v, F8 if v.type in WHOLE else v.type) for v in (x, y)))
+        if x.type != WORD:
+            raise self._bad(node)
+        if type(op) in _BITS:
+            return getattr(b, _BITS[type(op)])(x, y)
         if not isinstance(op, ast.FloorDiv | ast.Mod):
             raise self._bad(node)
         rest = b.srem(x, y)
@@ -344,36 +543,56 @@ class _Writer:
         return b.sub(b.sdiv(x, y), b.zext(off, WORD))
 
     def _called(self, node: ast.Call) -> Any:
-        called = self._known(node.func)
+        called, b = self._known(node.func), self._b
+        if called is None and isinstance(node.func, ast.Attribute):
+            made = self._value(node.func)                          # x.dtype.type
+            called = made.what if isinstance(made, Known) else None
         if node.keywords:
             raise self._bad(node)
-        if isinstance(called, FunctionType):
-            return self._passed(node, called)
-        args = [self._value(a) for a in node.args]
-        if called in _SAME:
-            return args[0]
-        if called is bool:
-            return self._b.zext(self._b.icmp_signed("!=", args[0], word(0)), WORD)
-        if called in (min, max):
-            before, b = "<" if called is min else ">", self._b
-            return functools.reduce(lambda x, y: b.select(b.icmp_signed(before, y, x), y, x), args)
-        if hasattr(called, "_defn"):
-            signature, generate = called._defn(None, *[types.intp] * len(args))
-            return generate(_Context(), self._b, signature, args)
-        raise self._bad(node)
-
-    def _passed(self, node: ast.Call, called: FunctionType) -> Any:
-        """A call of another such function."""
-        names, args = called.__code__.co_varnames, []
-        numbers: dict[str, Sequence[str]] = {}
-        given: dict[str, Any] = {}
-        for name, a in zip(names, node.args, strict=False):
-            known = self._known(a)
-            if isinstance(a, ast.Name) and a.id in self._numbers:
-                numbers[name] = self._numbers[a.id]
-                args += [self._b.load(self._places[a.id, field]) for field in numbers[name]]
-            elif isinstance(known, FunctionType) or hasattr(known, "_defn"):
-                given[name] = known
+        if isinstance(called, type) and len(node.args) == 1 and isinstance(node.args[0], ast.Constant) \
+                and isinstance(node.args[0].value, str):
+            return (F4 if called is np.float32 else F8)(float(node.args[0].value))               # float("inf")
+        args: list[Any] = []
+        for a in node.args:
+            if isinstance(a, ast.Starred):
+                args += self._value(a.value)
             else:
                 args.append(self._value(a))
-        return self._b.call(define(self._module, called, numbers, given), args)
+        if isinstance(called, FunctionType):
+            return self._passed(node, called, args)
+        if hasattr(called, "_defn"):
+            return self._intrinsic(called, args)
+        if isinstance(called, values.Inlined):
+            return called.emit(b, *(values.cast(b, a, WORD) if values.kind_of(a) in WHOLE else a for a in args))
+        if isinstance(called, type) and hasattr(called, "_fields"):
+            return Record(Fields(called._fields), tuple(values.cast(b, a, WORD) for a in args))
+        if not args:
+            raise self._bad(node)
+        args = self._alike(node, args)
+        if called in (min, max):
+            before = "<" if called is min else ">"
+            return functools.reduce(lambda x, y: b.select(values.compared(b, before, y, x), y, x), args)
+        if (made := values.converted(b, args[0], called)) is not None:
+            return made
+        if (made := values.mathematics(b, called, args[0])) is not None:
+            return made
+        raise self._bad(node)
+
+    def _intrinsic(self, called: Any, args: Sequence[Any]) -> Any:
+        """A call of one of Numba's over words."""
+        signature, generate = called._defn(None, *[types.intp] * len(args))
+        made = generate(_Context(), self._b, signature, [values.to_word(self._b, a) for a in args])
+        return None if signature.return_type == types.void else made
+
+    def _passed(self, node: ast.Call, called: FunctionType, args: Sequence[Any]) -> Any:
+        """A call of another such function."""
+        code = called.__code__
+        if len(args) != code.co_argcount:
+            raise self._bad(node)
+        given = zip(code.co_varnames, map(values.kind_of, args), strict=False)
+        kinds = {name: kind for name, kind in given if kind != WORD}
+        other = _written(self._module, called, kinds)
+        made = self._b.call(other.made, [p for a in args for p in values.parts_of(a)])
+        count = len(values.types_of(other.result))
+        parts = [made] if count == 1 else [self._b.extract_value(made, i) for i in range(count)]
+        return values.rebuilt(other.result, iter(parts))

@@ -81,7 +81,7 @@ def _pull(dtype: str) -> Any:
 
 @functools.cache
 def _pass(name: str, dtype: str, path: cpu.Cpu) -> Any:
-    """Numba-callable over the channels of one row: channels, n, bytes from channel to channel, numbers, small arrays, arrays."""
+    """A function over the channels of one row: channels, n, bytes from channel to channel, numbers, small arrays, arrays."""
     emit, arrays = {"normalise": (_normalise, "scale, shift, x, y"), "products": (_products, "scales, shifts, g, x"),
                     "pull": (_pull, "scale, g, x, dx")}[name]
     return as_intrinsic(f"tileflow_group_{name}_{dtype}_{path.name}", f"channels, n, step, numbers, {arrays}", path, emit(dtype))

@@ -162,7 +162,7 @@ def _layer_pull(r: Rows, numbers: list[Any], at: list[Any], offset: Any, mask: A
 
 @functools.cache
 def norm_pass(name: str, dtype: str, path: cpu.Cpu) -> Any:
-    """Numba-callable; sums: rows, n, step, numbers, out, arrays; maps: rows, n, step, numbers, arrays. `step`: bytes from row to row.
+    """A function; sums: rows, n, step, numbers, out, arrays; maps: rows, n, step, numbers, arrays. `step`: bytes from row to row.
 
     numbers (elements): mean, then for batch_map factor, shift; layer_map inverse; the pulls factor, tilt, level.
     """

@@ -8,7 +8,6 @@ from typing import Any
 from ..isa import cpu
 from ..isa.vector import itemsize
 from ..machine.call import Call, In, Out, Work
-from ..machine.inner import register_jitable
 from ..machine.leaf import Leaf, generic
 from ..machine.places import address_of, within
 from ..sums import block_sum
@@ -17,14 +16,12 @@ from .planar import AverageWindow, run
 from .separable import FoldForm, columns, fold, form_of, whole
 
 
-@register_jitable
 def taps_within(start: int, dilation: int, kernel: int, low: int, high: int) -> int:
     """How many of `kernel` taps from `start` on, `dilation` apart, lie in low..high."""
     first = max(0, (low - start + dilation - 1) // dilation)
     return max(0, min(kernel, (high - 1 - start) // dilation + 1) - first)
 
 
-@register_jitable
 def _counts(counts: Any, p: Any) -> None:
     """The taps of a row that count for the windows p (`AverageWindow`) of each column."""
     for i in range(p.ow):

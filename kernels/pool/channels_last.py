@@ -16,7 +16,6 @@ from ..isa import cpu, mathlib
 from ..isa.half import borrowed
 from ..isa.vector import ELEMENTS, Emitter, as_intrinsic, itemsize, vector, word
 from ..machine.call import Call, In, Out, Work
-from ..machine.inner import register_jitable
 from ..machine.leaf import Leaf
 from ..machine.places import address_of, within
 from ..streamed import own_form
@@ -160,7 +159,6 @@ def _at(kind: str, dtype: str, path: cpu.Cpu) -> Any:
 
 # ---- leaves ----------------------------------------------------------------------------------------------------------------------
 
-@register_jitable
 def _met(at: int, kernel: int, stride: int, before: int, windows: int) -> tuple[int, int]:
     """The windows first..last - 1 that meet element `at` of an axis (no dilation)."""
     first = max(0, (at + before - kernel + stride) // stride)

@@ -19,7 +19,6 @@ from llvmlite import ir
 from ..isa import cpu
 from ..isa.vector import Emitter, as_intrinsic, itemsize, vector, word
 from ..machine.call import Call, In, Out, Work
-from ..machine.inner import register_jitable
 from ..machine.leaf import Leaf
 from ..machine.places import address_of, within
 from . import separable
@@ -192,7 +191,6 @@ def _unhalve(dtype: str, path: cpu.Cpu) -> Any:
 
 # ---- leaves ------------------------------------------------------------------------------------------------------------------------
 
-@register_jitable
 def _layout(offsets: Any, edges: Any, p: Any, phase: int, size: int) -> None:
     """Where the taps of windows p (`PoolWindow`) lie in the spread rows (of p.sw phases of `phase` elements each), and
     the first tap of each window that meets the row."""
@@ -224,7 +222,6 @@ def _spread(dtype: str, path: cpu.Cpu) -> Any:
     size = itemsize(dtype)
     pairs = as_intrinsic(f"tileflow_pairs_{dtype}_{path.name}", "count, x, even, odd", path, _pairs(dtype, path))
 
-    @register_jitable
     def spread(source: Any, target: Any, w: int, left: int, sw: int, phase: int) -> None:
         """Element i of a row to place (i + left) // sw of phase (i + left) % sw."""
         if sw == 1:
@@ -245,7 +242,6 @@ def _spread(dtype: str, path: cpu.Cpu) -> Any:
     return spread
 
 
-@register_jitable
 def _places(places: Any, kw: int, down: int, across: int) -> None:
     """How far behind the first tap of its window each tap lies; `down` and `across` lead to the next row and column."""
     for t in range(places.shape[0]):

@@ -99,7 +99,7 @@ WORDS = "rest, planes, h, w, source, plane, channel"
 
 
 def pooler() -> Any:
-    """The Numba-callable `pool(pooling, rest, planes, h, w, source, plane, channel)`, all intp, that pools planes.
+    """The function `pool(pooling, rest, planes, h, w, source, plane, channel)`, all intp, that pools planes.
 
     pooling: the leaf's word for `Pooling.address`. rest: the address of the words for `Pooling.args`. planes, h, w:
     how many there are, of which size. source: the address of the first one. plane, channel: its number in the product

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 from ..isa import cpu
 from ..isa.vector import Emitter, as_intrinsic, itemsize, vector, word
 from ..machine.call import Work
-from ..machine.inner import register_jitable
 from ..machine.places import address_of, within
 from .planar import PoolWindow
 
@@ -83,7 +82,7 @@ def chunks(e: Emitter, n: Any, lengths: Sequence[int], body: Callable[[Any, int]
 
 @functools.cache
 def fold(kind: str, dtype: str, known: int, stride: int, path: cpu.Cpu) -> Any:
-    """The Numba-callable `fold(rows, count, taps, step, hop, x, x_row, y, y_row, shares)`: y[i] = what x meets at its taps, for i < count.
+    """The function `fold(rows, count, taps, step, hop, x, x_row, y, y_row, shares)`: y[i] = what x meets at its taps, for i < count.
 
     Tap t of y[i] lies `i * stride` elements and `t * step` bytes behind x; there is at least one, and `known` of them where that is not 0. For
     `stride` 0 it is `i * hop` bytes. With strides from 2 to SHUFFLED it reads as far as `pitch` says, else only what it meets. x_row, y_row:
@@ -138,7 +137,6 @@ def fold(kind: str, dtype: str, known: int, stride: int, path: cpu.Cpu) -> Any:
                         path, emit)
 
 
-@register_jitable
 def whole(p: Any) -> tuple[int, int]:
     """The rows low..high - 1 of windows p (`PoolWindow`) all of whose taps lie in the plane."""
     low = min(p.oh, (p.top + p.sh - 1) // p.sh)
@@ -147,7 +145,7 @@ def whole(p: Any) -> tuple[int, int]:
 
 @functools.cache
 def columns(kind: str, dtype: str, known: int, path: cpu.Cpu) -> Any:
-    """The Numba-callable `columns(x, rows, first, last, low, high, pitch, p, nothing)`, the first step for windows p.
+    """The function `columns(x, rows, first, last, low, high, pitch, p, nothing)`, the first step for windows p.
 
     x: the address of the plane. rows: the array to which it writes row `first` and those up to `last`, `pitch` elements
     apart, from `p.left` on; `nothing` where a window meets no row. low, high: as `whole` gives them.
@@ -155,7 +153,6 @@ def columns(kind: str, dtype: str, known: int, path: cpu.Cpu) -> Any:
     """
     size, down, fewer = itemsize(dtype), fold(kind, dtype, known, 1, path), fold(kind, dtype, 0, 1, path)
 
-    @register_jitable(inline="always")                    # a call for each band would hand over all of p on the stack
     def columns(x: int, rows: Any, first: int, last: int, low: int, high: int, pitch: int, p: Any,
                 nothing: float) -> None:
         w, row, apart = p.w, first, p.dh * p.w * size

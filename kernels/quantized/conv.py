@@ -243,9 +243,9 @@ def _conv_leaf(way: Way, x_signed: bool, w_signed: bool, height: int, vectors: i
                 ones = address_of(w) + 4 * s.group * blocks * room
                 one(wide, s.steps, address_of(steps), source, ones, address_of(terms), address_of(sums), 4 * s.strip)
                 for i in range(channels):
-                    point, line = np.int32(zw[(group * s.each + low + i) * s.zeros] + w_moved), block[i * s.strip:(i + 1) * s.strip]
+                    point, own = np.int32(zw[(group * s.each + low + i) * s.zeros] + w_moved), block[i * s.strip:(i + 1) * s.strip]
                     for j in range(pixels):
-                        line[j] -= np.int32(point * sums[j])
+                        own[j] -= np.int32(point * sums[j])
             channel = group * s.each + low
             to = (image // s.group * s.group * s.each + channel) * s.rows * s.columns
             at, stop = first, first + pixels

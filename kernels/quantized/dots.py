@@ -125,7 +125,7 @@ def _register_block(way: Way, rows: int) -> Any:
 
 @functools.cache
 def products(way: Way) -> Any:
-    """The Numba-callable `products(m, k, a, a_row, b, c, c_row, left, right, second)`; all arguments intp, strides in bytes.
+    """The function `products(m, k, a, a_row, b, c, c_row, left, right, second)`; all arguments intp, strides in bytes.
 
     C [m, width] int32 = sums over k groups of A (row i at a + i * a_row) and B (a panel), less left[i][0] * right[j] + left[i][1] * right'[j]:
     `left` holds two words for each row, `right` one for each column, and `second` bytes after it one more.
@@ -142,7 +142,7 @@ def products(way: Way) -> Any:
 
 @functools.cache
 def layer(way: Way, signed: bool) -> Any:
-    """The Numba-callable `lay(groups, b, row, to, sums)`; all arguments intp, `row` in bytes: whole groups of `way.width` columns of B, whose rows
+    """The function `lay(groups, b, row, to, sums)`; all arguments intp, `row` in bytes: whole groups of `way.width` columns of B, whose rows
     are contiguous, as a panel at `to`; the sums of the columns are added to those at `sums`."""
     flip, less = way.right(signed)
     narrow, words = ir.VectorType(ir.IntType(8), way.lanes), vector("i4", way.lanes)

@@ -20,7 +20,7 @@ WORDS = "rest, lines, rows, cols, block, block_line, block_row, start, line, row
 
 
 def finisher() -> Any:
-    """The Numba-callable of an integer product's epilogue: `finish(epilogue, *WORDS)`, all intp.
+    """The function of an integer product's epilogue: `finish(epilogue, *WORDS)`, all intp.
 
     epilogue, rest: the leaf's words of the Call's `arguments`; nothing is done without an epilogue. Sum (l, i, j),
     which is variable 0, is the int32 number l * block_line + i * block_row + j from the address `block` on, and its

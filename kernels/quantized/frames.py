@@ -76,7 +76,7 @@ def frame_leaf(way: Way, signed: bool, stride: int) -> Leaf:
 
 @functools.cache
 def _copier(way: Way) -> Any:
-    """The Numba-callable `copy(rows, n, x, x_row, y, y_row)`: n bytes a row, by vectors of 16; the last one, or two of 8, may overlap others."""
+    """The function `copy(rows, n, x, x_row, y, y_row)`: n bytes a row, by vectors of 16; the last one, or two of 8, may overlap others."""
     wide, half, byte = vector("u1", 16), ir.IntType(64), ir.IntType(8)
 
     def emit(e: Emitter, rows: Any, n: Any, x: Any, x_row: Any, y: Any, y_row: Any) -> None:
@@ -107,7 +107,7 @@ def _copier(way: Way) -> Any:
 
 @functools.cache
 def _joiner(way: Way, signed: bool, stride: int) -> Any:
-    """The Numba-callable `join(rows, n, x0, x1, x2, x3, x_row, y, y_row)`: n groups a row of the bytes at x0 + i * stride, x1 + i * stride ... Whole
+    """The function `join(rows, n, x0, x1, x2, x3, x_row, y, y_row)`: n groups a row of the bytes at x0 + i * stride, x1 + i * stride ... Whole
     vectors are read and written: after a row's end lies what is not laid out yet, or nothing."""
     flip, less = way.right(signed)
     words, shift = vector("i4", way.lanes), 32 // way.group

@@ -16,7 +16,6 @@ from ..gemm.problem import GemmProblem, Panels, flat, last_two, simplify, starts
 from ..isa import cpu
 from ..machine.call import Call, Const, In, Out, Work
 from ..machine.called import CALLED
-from ..machine.inner import register_jitable
 from ..machine.leaf import Leaf, Numbers
 from ..machine.places import address_of
 from .dots import Way, layer, way_of
@@ -112,7 +111,6 @@ def _product_leaf(way: Way, a_signed: bool, b_signed: bool) -> Leaf:
     group, width, whole_row = way.group, way.width, way.whole
     flip_a, less_a = np.int32(a_flip), np.int32(a_less)
 
-    @register_jitable
     def lay_rows(a, at, a_row, a_k, height, k, groups, to, terms, zero_points, first, step):  # type: ignore[no-untyped-def]
         """A block of A in groups, and for each row its zero point and its sum."""
         deep = groups * group

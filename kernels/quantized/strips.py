@@ -38,7 +38,7 @@ def _register_block(way: Way, rows: int, vectors: int) -> Any:
 
 @functools.cache
 def strip(way: Way, rows: int, vectors: int) -> Any:
-    """The Numba-callable `strip(blocks, k, steps, b, a, start, c, c_row)`; all arguments intp, strides in bytes.
+    """The function `strip(blocks, k, steps, b, a, start, c, c_row)`; all arguments intp, strides in bytes.
 
     For `blocks` blocks of `vectors` vectors of pixels, side by side in b and c: c [rows, pixels] int32 = start [rows] + sums over k groups of
     those of a [k, rows] times those at b + steps[k]. `steps` are int64, in bytes.

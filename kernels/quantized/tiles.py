@@ -12,7 +12,6 @@ from typing import Any
 
 from ..isa.amx import ROW, ROWS, SIDE, TILE, closer, opener, tiles
 from ..isa.vector import ELEMENTS, WORD, Emitter, as_intrinsic, define, vector, word
-from ..machine.inner import register_jitable
 from . import dots
 from .dots import Way
 
@@ -51,18 +50,17 @@ def chosen(way: Way, m: int, n: int, k: int) -> Way:
     return Tiles(way.path, way.group, way.lanes)
 
 
-@register_jitable
 def _nothing(unused: int) -> None:
     """Vectors need no permission."""
 
 
 def switches(way: Way) -> tuple[Any, Any]:
-    """The Numba-callables `open(0)` and `close(0)` around what `products` does."""
+    """The functions `open(0)` and `close(0)` around what `products` does."""
     return (opener(), closer()) if isinstance(way, Tiles) else (_nothing, _nothing)
 
 
 def products(way: Way) -> Any:
-    """The Numba-callable of `dots.products` for either way. Tiles read rows of A that are whole tiles, and whole tiles of rows."""
+    """The function of `dots.products` for either way. Tiles read rows of A that are whole tiles, and whole tiles of rows."""
     return _products(way) if isinstance(way, Tiles) else dots.products(way)
 
 

@@ -14,7 +14,6 @@ from ..gemm.micro import WIDE, columns, outer, strips, transpose
 from ..isa import cpu
 from ..isa.half import HALVES
 from ..isa.vector import itemsize
-from ..machine.inner import register_jitable
 from ..machine.leaf import Leaf, Numbers
 from ..machine.places import address_of
 
@@ -87,7 +86,7 @@ def _panels_of_pairs(dtype: str, path: cpu.Cpu) -> Leaf:
 
 @functools.cache
 def product(dtype: str, path: cpu.Cpu) -> Any:
-    """The jitable `multiply(m, k, width, a, a_row, panels, apart, count, c, c_row, accumulate)`: C = A [m, k] @ so many panels, or +=.
+    """The function `multiply(m, k, width, a, a_row, panels, apart, count, c, c_row, accumulate)`: C = A [m, k] @ so many panels, or +=.
 
     Addresses, and strides in bytes: `apart` leads from panel to panel, of which k rows are read. C gets whole panels,
     side by side; that of bfloat16 is float32.
@@ -101,7 +100,7 @@ def product(dtype: str, path: cpu.Cpu) -> Any:
             kernel(m, width, k, a, a_row, size, panels + j * apart, width * size, c + j * width * size, c_row, accumulate)
 
     multiply.__qualname__ = f"recurrent_multiply_{dtype}_{path.name}"
-    return register_jitable(multiply)
+    return multiply
 
 
 def _product_of_pairs(path: cpu.Cpu) -> Any:
@@ -112,4 +111,4 @@ def _product_of_pairs(path: cpu.Cpu) -> Any:
             kernel(m, k // 2, a, a_row, 4, panels + j * apart, c + j * width * 4, c_row, accumulate)
 
     multiply.__qualname__ = f"recurrent_multiply_pairs_{path.name}"
-    return register_jitable(multiply)
+    return multiply

@@ -71,7 +71,7 @@ class Vectors:
 
 
 def row_functions(forms: Sequence[RowPass], arrays: Sequence[str], wide: str, dtype: str, path: cpu.Cpu) -> list[Any]:
-    """A Numba-callable `f(n, step, rest, <address of the row of each of the arrays>)` for each of a leaf's passes, of
+    """A function `f(n, step, rest, <address of the row of each of the arrays>)` for each of a leaf's passes, of
     which these are the forms: it runs the pass over vectors of n elements.
 
     The k-th vector of a row begins k * n elements after its address; in the array `wide` it is k * step bytes. dtype:

@@ -6,7 +6,6 @@ from typing import Any
 
 from ..gemm.micro import copy
 from ..isa.half import HALVES, narrow_rows, widen_rows
-from ..machine.inner import register_jitable
 from ..machine.leaf import Numbers
 
 ROWS, TOGETHER = 16, 48
@@ -56,7 +55,7 @@ class Steps(Numbers):
 
 
 def between(dtype: str) -> tuple[Any, Any]:
-    """The jitables (rows, n, source, source_row, target, target_row) from memory to scratch, in which 16-bit numbers
+    """The functions (rows, n, source, source_row, target, target_row) from memory to scratch, in which 16-bit numbers
     are float32, and back."""
     return (widen_rows(dtype), narrow_rows(dtype)) if dtype in HALVES else (copy(dtype), copy(dtype))
 
@@ -74,7 +73,6 @@ def most_rows(batch: int) -> int:
     return min(batch, rows * max(1, TOGETHER // max(1, rows)))
 
 
-@register_jitable
 def taken(unit: int, hi: int, rows: int, blocks: int, batch: int) -> tuple[int, int, int, int]:
     """The direction of a unit, its rows first..last together with those of units after it, and the next unit."""
     d, k = unit // blocks, unit % blocks
@@ -82,7 +80,6 @@ def taken(unit: int, hi: int, rows: int, blocks: int, batch: int) -> tuple[int, 
     return d, k * rows, min(batch, (k + count) * rows), unit + count
 
 
-@register_jitable
 def active(lengths: Any, given: int, t: int, b: int, last: int) -> tuple[int, int]:
     """The first run of rows, from row b on, whose sequences have a step t; last, last: there is none."""
     if given == 0:

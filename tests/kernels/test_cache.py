@@ -21,13 +21,14 @@ from tileflow.kernels.machine.leaf import Leaf
 NONE = 2 ** 32 - 1
 """The number in entries of an access control list that are for nobody in particular."""
 SCRIPT = r'''
-import math, sys, types
+import linecache, sys
+linecache.cache["<string>"] = 0, None, sys.orig_argv[2].splitlines(True), "<string>"       # bodies are read from here
+import math, types
 import numpy as np
-from tileflow.kernels.machine.inner import register_jitable
 from tileflow.kernels.machine.leaf import Leaf
 
 # An inner function too large for LLVM to take it into its callers.
-steps = "".join(f"        v = math.atan(v * {k}.0) + math.sinh(v)\n" for k in range(40))
+steps = "".join(f"        v = math.log1p(v * {k}.0) + math.sqrt(v)\n" for k in range(40))
 text = f"""def inner(x, at):
     total = 0.0
     for i in range(at, x.shape[0]):
@@ -36,7 +37,8 @@ text = f"""def inner(x, at):
     return total + SHIFT
 """
 made = {}
-exec(text, made)
+linecache.cache["<inner>"] = 0, None, text.splitlines(True), "<inner>"
+exec(compile(text, "<inner>", "exec"), made)
 inner = made["inner"]
 
 def body(x, y):
@@ -46,7 +48,7 @@ def body(x, y):
 def leaf(shift):
     """The same source with another constant: both inner functions have one name."""
     callee = types.FunctionType(inner.__code__, dict(math=math, SHIFT=float(shift), __name__="__main__"), "inner")
-    names = dict(inner=register_jitable(callee), __name__="__main__")
+    names = dict(inner=callee, __name__="__main__")
     return Leaf(types.FunctionType(body.__code__, names, "body"), "f8[:], f8[r]", key=str(shift))
 
 x = np.zeros(4)
@@ -68,6 +70,29 @@ def test_kernels_of_two_processes_keep_their_inner_functions(tmp_path: Path) -> 
     run("1", "new")
     run("2", "new")
     run("1,2", "cached")
+
+
+MATHEMATICS = r"""
+import sys
+import numpy as np
+import tileflow.ops
+from numba import njit
+from tileflow.graph import OPS
+from tileflow.testing.calls import run_kernel
+
+if sys.argv[1] == "beside":
+    assert njit("f8(f8)")(lambda x: x + 1)(1.0) == 2
+y, = run_kernel(OPS["Log"](), np.array([-1.0, -np.inf, np.nan]))
+print(y.tobytes().hex())
+"""
+
+
+def test_no_number_has_one_sign_beside_a_users_code(tmp_path: Path) -> None:
+    """The C library has two versions of a logarithm, and Numba names the other one when it compiles."""
+    environment = {**os.environ, "TILEFLOW_CACHE_DIR": str(tmp_path)}
+    found = [subprocess.run([sys.executable, "-W", "ignore", "-c", MATHEMATICS, how], cwd=ROOT, capture_output=True,
+                            text=True, timeout=200, env=environment, check=True).stdout for how in ("alone", "beside")]
+    assert found[0] == found[1] != ""
 
 
 KERNEL = r"""

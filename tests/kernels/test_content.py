@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import linecache
 import os
 import shutil
 import subprocess
@@ -24,9 +25,9 @@ BODIES = {
     "constant": f"def body(x, y):\n{LOOP}x[i] * SCALE",
     "constant tuple": f"def body(x, y):\n{LOOP}x[i] * (1.0, SCALE)[1]",
     "default": f"def body(x, y, scale=SCALE):\n{LOOP}x[i] * scale",
-    "default of an inner function": f"@register_jitable\ndef inner(v, scale=SCALE):\n    return v * scale\ndef body(x, y):\n{LOOP}inner(x[i])",
+    "default of an inner function": f"def inner(v, scale=SCALE):\n    return v * scale\ndef body(x, y):\n{LOOP}inner(x[i])",
     "closure": f"def make(scale):\n    def body(x, y):\n    {LOOP.replace('    ', '        ')}x[i] * scale\n    return body\nbody = make(SCALE)",
-    "closure of an inner function": "def make(scale):\n    @register_jitable\n    def inner(v):\n        return v * scale\n    return inner\n"
+    "closure of an inner function": "def make(scale):\n    def inner(v):\n        return v * scale\n    return inner\n"
                                     f"inner = make(SCALE)\ndef body(x, y):\n{LOOP}inner(x[i])",
     "array in a closure": f"table = np.array([SCALE])\ndef body(x, y):\n{LOOP}x[i] * table[0]",
     "global": f"scale = SCALE\ndef body(x, y):\n{LOOP}x[i] * scale",
@@ -38,8 +39,10 @@ BODIES = {
 def body_of(kind: str, scale: str) -> Any:
     """A body as in somebody's file: float64, y = x * scale."""
     made: dict[str, Any] = {"__name__": "a_file_of_somebody"}
-    exec("import numpy as np\nfrom numba import njit\nfrom tileflow.kernels.machine.inner import register_jitable\n"
-         + BODIES[kind].replace("SCALE", scale), made)
+    text = "import numpy as np\nfrom numba import njit\n" + BODIES[kind].replace("SCALE", scale)
+    name = f"<somebody's {kind}, {scale}>"
+    linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name       # as of a notebook's cell
+    exec(compile(text, name, "exec"), made)
     return made["body"]
 
 
@@ -54,7 +57,7 @@ def test_bodies_that_differ_have_names_that_differ(kind: str) -> None:
     assert names[0] == names[-1]
 
 
-@pytest.mark.parametrize("kind", ["constant", *(pytest.param(kind, marks=pytest.mark.exhaustive) for kind in BODIES if kind != "constant")])
+@pytest.mark.parametrize("kind", ["constant", "constant tuple", "closure", "closure of an inner function", "global", "global tuple"])
 def test_the_second_of_two_bodies_computes_what_it_says(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEFLOW_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(stored, "_linked", {})
@@ -139,8 +142,8 @@ def test_an_edit_recompiles_what_it_touches(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(sources, "ROOT", tmp_path / "kernels")
     assert digests() == here
     for edited, touched in {"reduce.py": {0}, "rows.py": {0, 1}, "gemm/micro.py": {2, 3},
-                            "machine/boards.py": {4, 6}, "machine/words.py": {3, 6},
-                            "isa/vector.py": {0, 1, 2, 3, 5, 6}, "machine/leaf.py": set(range(7)),
+                            "machine/boards.py": {4, 6}, "machine/words.py": set(range(7)),
+                            "isa/vector.py": set(range(7)), "machine/leaf.py": set(range(7)),
                             "machine/cache.py": set(), "isa/paths.py": set(range(7)), "conv/__init__.py": set(),
                             "norm/planar.py": set()}.items():
         before, file = digests(), tmp_path / "kernels" / edited

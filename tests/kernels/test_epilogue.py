@@ -33,7 +33,7 @@ CODES = {"float32": "f4", "float64": "f8"}
 @functools.cache
 def outer_product(dtype: str, channels: str, path: str) -> Leaf:
     """A product in blocks: C[i, j] = a[i] * b[j], each block finished while it is in cache. A unit is a block."""
-    finish = finisher()
+    finish, down_channels = finisher(), channels == "columns"
 
     def product(a, b, c, m, n, lo, hi, epilogue, rest):  # type: ignore[no-untyped-def]
         down = (m + ROWS - 1) // ROWS
@@ -43,7 +43,7 @@ def outer_product(dtype: str, channels: str, path: str) -> Leaf:
             for p in range(rows):
                 for q in range(cols):
                     c[i + p, j + q] = a[i + p] * b[j + q]
-            finish(epilogue, rest, rows, cols, c.ctypes.data, i * n + j, n, j if channels == "columns" else i)
+            finish(epilogue, rest, rows, cols, c.ctypes.data, i * n + j, n, j if down_channels else i)
 
     return Leaf(product, f"{dtype}[:], {dtype}[:], {dtype}[:,:], i8, i8, lo, hi{CALLED}", key=f"{channels} {path}")
 

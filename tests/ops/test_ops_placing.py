@@ -38,6 +38,18 @@ def test_few_and_many_of_any_type(n: int, k: int, dtype: str) -> None:
     check_kernel(TopK(K=k, largest=0), np.ascontiguousarray(x.T))
 
 
+@pytest.mark.parametrize("dtype", ["uint64", "int64", "float64", "uint32", "int32", "int8"])
+@pytest.mark.parametrize("k", [3, 40, 300])
+def test_numbers_of_all_bits_are_ranked(dtype: str, k: int):
+    """Keys of 64 bits are compared, and counted by their leading bits, as numbers without sign."""
+    bits = np.arange(300, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    shift = np.uint64(64 - 8 * np.dtype(dtype).itemsize)
+    x = np.cos(np.arange(300.0)) * 1e200 if dtype == "float64" else (bits >> shift).astype(dtype)
+    for largest in (0, 1):
+        check_kernel(TopK(K=k, largest=largest), x)
+
+
+
 def test_both_ways_to_rank_are_taken() -> None:
     assert {top_k_calls("f4", 1, n, 1, k, True)[0].args[-1] for n, k in ((50000, 5), (1000, 1000))} == {0, 1}
 

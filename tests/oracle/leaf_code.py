@@ -2,8 +2,7 @@
 it.
 
 The file named by `TILEFLOW_LEAF_CODE` gets a line for each leaf: its name in the cache, the hash of its code that the
-cache has with it, and the hash of its code now; behind that are the names of functions of Numba's own that were linked
-to it, which LLVM has optimised for this machine.
+cache has with it, and the hash of its code now.
 """
 from __future__ import annotations
 
@@ -13,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from numba.core.compiler_lock import global_compiler_lock
-from numba.core.runtime import rtsys
 
 from tileflow.kernels.isa import cpu
 from tileflow.kernels.machine import build, codegen, stored
-from tileflow.kernels.machine.leaf import ENTRY, Leaf
+from tileflow.kernels.machine.leaf import Leaf
 
 LEAVES: dict[str, tuple[Leaf, cpu.Cpu]] = {}
 """Those called, by their names in the cache, with the path that they were called on."""
@@ -34,20 +32,9 @@ def pytest_configure() -> None:
 
 
 def code(leaf: Leaf) -> str:
-    """The hash of a leaf's code, lowered anew, and whose functions of Numba's were linked."""
-    linked: Any = codegen.Library.add_linking_library
-    foreign: set[str] = set()
-
-    def noted(library: Any, other: Any) -> None:
-        if not isinstance(other, codegen.Library) and other is not rtsys.library:
-            foreign.add(other.name)
-        linked(library, other)
-
-    codegen.Library.add_linking_library = noted    # type: ignore[method-assign]
-    module = build.linked([build.Entry("entry", leaf._entry(), ENTRY)])
-    codegen.Library.add_linking_library = linked   # type: ignore[method-assign]
-    text = codegen.text_of(module, frozenset({"entry"}))
-    return "\t".join([hashlib.sha256(text.encode()).hexdigest()[:16], " ".join(sorted(foreign))])
+    """The hash of a leaf's code, lowered anew."""
+    module = build.linked([build.Entry("entry", leaf._entry())])
+    return hashlib.sha256(codegen.text_of(module, frozenset({"entry"})).encode()).hexdigest()[:16]
 
 
 def pytest_unconfigure() -> None:

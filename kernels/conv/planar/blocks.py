@@ -19,7 +19,6 @@ from ...machine.call import Call, In, Out, Work
 from ...machine.called import CALLED
 from ...machine.leaf import Leaf, Numbers
 from ...machine.places import address_of
-from ...machine.worded import WordLeaf
 from ...move import MoveAxis, move
 from ..panels import WeightPanels
 from ..problem import UNITS, ConvProblem, speed
@@ -163,7 +162,7 @@ def _leaf(dtype: str, path: cpu.Cpu, taps: int, lanes: int) -> Leaf:
                 line += run
 
     signature = "T[:], T[:], T[:], T[w,:], T[w,:], numbers, lo, hi".replace("T", dtype) + CALLED
-    return WordLeaf(conv_blocks, signature, key=f"{path.name} {taps} {lanes}", numbers=BlockSizes)
+    return Leaf(conv_blocks, signature, key=f"{path.name} {taps} {lanes}", numbers=BlockSizes)
 
 
 def _cut(p: ConvProblem, size: int, width: int, most: int) -> tuple[int, int]:

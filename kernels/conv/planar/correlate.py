@@ -18,7 +18,6 @@ from ...machine.called import CALLED, caller
 from ...machine.emitted import EmittedLeaf, signature_of, words_of
 from ...machine.leaf import Leaf, Numbers, generic
 from ...machine.places import address_of, word_at
-from ...machine.worded import WordLeaf
 from ...sums import row_sums
 from ..problem import UNITS, ConvProblem, speed
 from .geometry import CACHE, Geometry, Unfolding, geometry, planes, rate, time
@@ -159,7 +158,7 @@ def _weight_gradient(dtype: str, path: cpu.Cpu, form: int) -> Leaf:
                              groups * oc * oh * ow * size, offsets, base, image_step * size, to, k * size, accumulate)
 
     signature = "T[:], T[:], T[:], T[:], i8[:], T[w,:], numbers, lo, hi"
-    return WordLeaf(conv_weight_gradient, signature.replace("T", dtype) + CALLED, key=f"{path.name} {form}",
+    return Leaf(conv_weight_gradient, signature.replace("T", dtype) + CALLED, key=f"{path.name} {form}",
                 numbers=CorrelateSizes)
 
 

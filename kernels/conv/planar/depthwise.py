@@ -22,7 +22,6 @@ from ...isa import cpu
 from ...isa.vector import ELEMENTS, WORD, Emitter, as_intrinsic, itemsize, vector, word
 from ...machine.call import Call, Const, In, Out, Work
 from ...machine.called import CALLED
-from ...machine.inner import register_jitable
 from ...machine.leaf import Leaf, Numbers
 from ...machine.places import address_of
 from ...sums import block_sum
@@ -255,7 +254,7 @@ def _correlate(dtype: str, path: cpu.Cpu, taps: int) -> Any:
 
 @functools.cache
 def framed(dtype: str, path: cpu.Cpu) -> Any:
-    """Numba-callable: the rows of a plane that a band of outputs meets, into the frame."""
+    """A function: the rows of a plane that a band of outputs meets, into the frame."""
     size = itemsize(dtype)
     copy = as_intrinsic(f"tileflow_frame_rows_{dtype}_{path.name}", "rows, n, source, source_row, target, target_row", path,
                         _copy(dtype, path))
@@ -263,7 +262,6 @@ def framed(dtype: str, path: cpu.Cpu) -> Any:
                          _split(dtype, path))
     least = 2 * path.lanes(size)
 
-    @register_jitable
     def framed(x, plane, frame, first, depth, phase, columns, s):                                                           # type: ignore
         h, w, sx, top, left = s.h, s.w, s.sx, s.top, s.left
         pitch, start = sx * phase, top - first               # row 0 of the plane is row `start` of the frame

@@ -19,7 +19,6 @@ from ...machine.called import CALLED, caller
 from ...machine.emitted import EmittedLeaf, signature_of, words_of
 from ...machine.leaf import Leaf, Numbers, generic
 from ...machine.places import address_of, word_at
-from ...machine.worded import WordLeaf
 from ...pool.planes import Pooling, pooler
 from ..panels import WeightPanels
 from ..problem import UNITS, ConvProblem
@@ -92,7 +91,7 @@ WORDS = "lines, pixels, k, a, offsets, b, b_line, bias, biased, c, c_line, c_row
 
 
 def multiplier() -> Any:
-    """The Numba-callable `multiply(blocks, *WORDS)`, all intp, which runs `register_blocks`: `lines` lines of `pixels`
+    """The function `multiply(blocks, *WORDS)`, all intp, which runs `register_blocks`: `lines` lines of `pixels`
     pixels each, those of the image from `b` on and of the result from `c` on, `b_line` and `c_line` apart; the rest is
     `_product`'s. Addresses, strides in bytes."""
     return caller("register_blocks", WORDS)
@@ -241,7 +240,7 @@ def _forward(dtype: str, path: cpu.Cpu, form: int, pooled: bool) -> Leaf:
                 pool(pooling, rest + s.pooling, count, oh, ow, base + plane * oh * ow * size, plane, group * oc + o)
 
     signature = f"T[:], T[:], T[:], {'T[w,:]' if pooled else 'T[:]'}, i8[:], T[w,:], numbers, lo, hi"
-    return WordLeaf(conv_forward, signature.replace("T", dtype) + ", i8, i8" + CALLED,
+    return Leaf(conv_forward, signature.replace("T", dtype) + ", i8, i8" + CALLED,
                 key=f"{path.name} {form} {pooled}", numbers=PlanarSizes)
 
 

@@ -12,7 +12,6 @@ from ...isa.vector import itemsize
 from ...machine.call import Call, In, Out, Work
 from ...machine.leaf import Leaf, Numbers, generic
 from ...machine.places import address_of, clear, word_at
-from ...machine.worded import WordLeaf
 from ..panels import WeightPanels
 from ..problem import UNITS, ConvProblem
 from .geometry import CACHE, Geometry, Unfolding, cost, geometry, planes, time
@@ -92,7 +91,7 @@ def _input_gradient(dtype: str, path: cpu.Cpu, form: int) -> Leaf:
                 fold(image, count, u, table)
 
     signature = "T[:], T[:], T[:], i8[:], T[w,:], numbers, lo, hi"
-    return WordLeaf(conv_input_gradient, signature.replace("T", dtype), key=f"{path.name} {form}",
+    return Leaf(conv_input_gradient, signature.replace("T", dtype), key=f"{path.name} {form}",
                     numbers=TransposeSizes)
 
 

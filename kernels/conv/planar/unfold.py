@@ -142,21 +142,21 @@ _ROWS = "rows, width, start, limit, step, source, source_row, target, target_row
 
 @functools.cache
 def copy_rows(dtype: str, path: cpu.Cpu, form: int) -> Any:
-    """Numba-callable, for steps of a form: target[r, j] = source[r, start + j * step] for j < width, zero where that is
+    """A function, for steps of a form: target[r, j] = source[r, start + j * step] for j < width, zero where that is
     not in 0..limit."""
     return as_intrinsic(f"tileflow_copy_rows_{dtype}_{path.name}_{form}", _ROWS, path, _copy_rows(dtype, path, form))
 
 
 @functools.cache
 def add_rows(dtype: str, path: cpu.Cpu, form: int) -> Any:
-    """Numba-callable, for steps of a form: target[r, start + j * step] += source[r, j] for j < width where that is in
+    """A function, for steps of a form: target[r, start + j * step] += source[r, j] for j < width where that is in
     0..limit."""
     return as_intrinsic(f"tileflow_add_rows_{dtype}_{path.name}_{form}", _ROWS, path, _add_rows(dtype, form))
 
 
 @functools.cache
 def fold_rows(dtype: str, path: cpu.Cpu) -> Any:
-    """Numba-callable `fold_rows(rows, width, start, limit, dilation, taps, source, source_row, source_tap, target, target_row)`:
+    """The function `fold_rows(rows, width, start, limit, dilation, taps, source, source_row, source_tap, target, target_row)`:
     see `_fold_rows`; addresses, strides in bytes."""
     return as_intrinsic(f"tileflow_fold_rows_{dtype}_{path.name}",
                         "rows, width, start, limit, dilation, taps, source, source_row, source_tap, target, target_row", path,

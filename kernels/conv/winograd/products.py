@@ -19,7 +19,6 @@ from ...isa import cpu
 from ...isa.vector import itemsize
 from ...machine.call import Call, In, Out, Work
 from ...machine.called import CALLED
-from ...machine.inner import register_jitable
 from ...machine.leaf import Leaf, Numbers
 from ...machine.places import address_of
 from ..brgemm import width
@@ -143,7 +142,6 @@ def _panels(dtype: str, path: cpu.Cpu) -> Leaf:
                 numbers=WinogradWeightSizes)
 
 
-@register_jitable
 def _again(x, w, bias, y, indirection, s, image, row, column, o, until):                                                    # type: ignore
     """The outputs o..until of a pixel, those that are not finite, as they are defined: one sum over taps and channels."""
     h, across, c = indirection[AXIS + SIZE], indirection[2 * AXIS + SIZE], s.c

@@ -28,7 +28,7 @@ def _both_axes(values: list[Any], side: int, along: Callable[[list[Any]], list[A
 
 @functools.cache
 def pixels_in(dtype: str, path: cpu.Cpu) -> Any:
-    """Numba-callable `pixels_in(channels, sources, source_step, target, target_step)`: a tile of 4 x 4 pixels, transformed.
+    """The function `pixels_in(channels, sources, source_step, target, target_step)`: a tile of 4 x 4 pixels, transformed.
 
     Pixel i lies at the address which is the word at sources + i * source_step; element i goes to target + i * target_step, where whole
     vectors are written.
@@ -55,7 +55,7 @@ def pixels_in(dtype: str, path: cpu.Cpu) -> Any:
 
 @functools.cache
 def pixels_out(dtype: str, path: cpu.Cpu) -> Any:
-    """Numba-callable `pixels_out(channels, source, source_step, bias, biased, y00, y01, y10, y11, flag)`: 2 x 2 outputs of a tile of products.
+    """The function `pixels_out(channels, source, source_step, bias, biased, y00, y01, y10, y11, flag)`: 2 x 2 outputs of a tile of products.
 
     Element i lies at source + i * source_step. The word at `flag` becomes other than 0 where a sum is not finite.
     """
@@ -90,7 +90,7 @@ def pixels_out(dtype: str, path: cpu.Cpu) -> Any:
 
 @functools.cache
 def weights_in(dtype: str, path: cpu.Cpu) -> Any:
-    """Numba-callable `weights_in(channels, source, tap_step, target, target_step)`: filters of 3 x 3 weights, transformed.
+    """The function `weights_in(channels, source, tap_step, target, target_step)`: filters of 3 x 3 weights, transformed.
 
     Weights are rows [channel][tap] of `width` filters, taps `tap_step` bytes apart; rows [channel] of element i go to target + i * target_step.
     """
