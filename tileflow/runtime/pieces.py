@@ -104,20 +104,21 @@ class Pieces:
         def around(frame: Frame, data: Sequence[Datum]) -> dict[str, Datum]:
             return {**here, **{port.name: x for port, x in zip(frame.formals, data, strict=True)}}
         return run_hosted(step, here, lambda frame, data: self._run(frame, around(frame, data)),
-                          lambda frame, data: self._whole(frame, around(frame, data)))
+                          lambda frame, data, guessed: self._whole(frame, around(frame, data), guessed))
 
-    def _whole(self, frame: Frame, env: Mapping[str, Datum]) -> list[Datum] | None:
-        """What a frame of one step wants, where that step can be compiled; else None, for there is another way."""
+    def _whole(self, frame: Frame, env: Mapping[str, Datum], guessed: bool) -> list[Datum] | None:
+        """What a frame of one step wants, where that step can be compiled; else None, for there is another way. Of one
+        that is `guessed` also where it fails."""
         here = {name: env[name] for name in frame.reads if name in env}
-        key = self._key(frame, here)
-        if key not in self._ready:
-            if key in self._refused:
-                return None
-            try:
-                self._piece(frame, here)
-            except TileflowError:                               # the other way may meet the same, and then says it
-                self._refused.get(self._key(frame, here), lambda: None)
-                return None
+        if self._key(frame, here) in self._refused:
+            return None
+        try:
+            self._piece(frame, here)
+            if guessed:
+                return self._run(frame, env)
+        except TileflowError:                                   # the other way may meet the same, and then says it
+            self._refused.get(self._key(frame, here), lambda: None)
+            return None
         return self._run(frame, env)
 
     def _piece(self, frame: Frame, here: Mapping[str, Datum]) -> _Ready:
