@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 from onnx import GraphProto
 
-from tileflow.graph import Turns, Value
+from tileflow.graph import Node, Turns, Value
 from tileflow.graph.region import draws
 from tileflow.system.errors import ModelError, UnsupportedError
 
@@ -22,9 +22,10 @@ from .versions import form
 
 ROW_OF_TURNS = "RowOfTurns"
 """A Loop in a model that runs in pieces: some of its turns, whether it ends among them or not. (number of turns,
-carried...) -> what the body carries on and gives, a row a turn; of the last `growing` carried values nothing."""
-MOST, MOST_NODES, ROOM = 1 << 4, 1 << 10, 1 << 22
-"""Turns of a program, the nodes of the file that they may come to, and the bytes of what they give."""
+carried...) -> what the body carries on and gives, a row a turn; of the last `growing` carried values the last only."""
+MOST, MOST_NODES, MOST_WORK, ROOM = 1 << 4, 1 << 10, 1 << 23, 1 << 22
+"""Turns of a program; the nodes of the file that they may come to, their FLOPs, and the bytes of what they give. Turns
+after the end are for nothing, so all together must not take longer than a few calls."""
 declare(DOMAIN, ROW_OF_TURNS, "turns:L, carried*:V -> found*:V", body=GraphProto, growing=int)
 
 
@@ -41,10 +42,11 @@ def _row_of_turns(site: Site, importer: Walker) -> Results:
     if len(graph.input) != len(carried) or len(graph.output) <= len(carried) or not 0 < growing <= len(carried):
         raise ModelError(f"{site.title}: its body has {len(graph.input)} inputs and {len(graph.output)} outputs for "
                          f"{len(carried)} carried values, {growing} of which grow; export the model again")
-    most, rows = _most(graph), []
+    grown = range(len(carried) - growing, len(carried))
+    most, rows, steps = _most(graph), [], []
     limit = min(int(site.scalar(0)), most)
     while len(rows) < limit:
-        sizes = site.scope.type(carried[-growing]).shape
+        before = [site.scope.type(carried[i]).shape for i in grown]
         made = renamed_graph(graph, dict(zip((v.name for v in graph.input), carried, strict=True)), f"{site.outputs[-1]}/{len(rows)}/")
         try:
             importer.walk(made, site.opsets)
@@ -53,17 +55,22 @@ def _row_of_turns(site: Site, importer: Walker) -> Results:
                 raise
             raise UnsupportedError(str(error)) from None                      # what turns change is not compiled in
         names = [v.name for v in made.output]
-        carried, given = names[:len(carried)], [*names[:len(carried) - growing], *names[len(carried):]]
-        rows.append([site.scope.value(name) for i, name in enumerate(given) if site.wants(i)])
+        carried = names[:len(carried)]
+        added = [np.subtract(site.scope.type(carried[i]).shape, shape) for i, shape in zip(grown, before, strict=True)]
+        rows.append([site.scope.value(name) for i, name in enumerate(names) if site.wants(i) and i not in grown])
         if len(rows) == 1:
-            most = min(most, _power(ROOM // max(1, sum(v.type.nbytes for v in rows[0]))))
-            limit = min(limit, most - _turns_before(sizes, site.scope.type(carried[-growing]).shape) % most)
+            work, room = sum(map(_work, site.builder.graph.walk())), sum(v.type.nbytes for v in rows[0])
+            most = min(most, _power(min(ROOM // max(1, room), int(MOST_WORK / work))))
+            limit, steps = min(limit, most - _turns_before(before[0], added[0]) % most), added
+        if any((a != b).any() for a, b in zip(added, steps, strict=True)):
+            raise UnsupportedError("it appends more in one turn than in another")
         on = site.scope.known(names[-1])
         if on is not None and not on.all():
             break
     _check(site, rows)
     found = iter([_stacked(site, parts) for parts in zip(*rows, strict=True)])
-    return [next(found) if site.wants(i) else None for i in range(len(site.outputs))]
+    return [site.scope.value(carried[i]) if i in grown else next(found) if site.wants(i) else None
+            for i in range(len(site.outputs))]
 
 
 def _most(graph: GraphProto) -> int:
@@ -80,9 +87,19 @@ def _power(most: int) -> int:
     return 1 << max(most, 1).bit_length() - 1
 
 
-def _turns_before(sizes: Sequence[int], after: Sequence[int]) -> int:
-    """How many turns have grown a tensor of these sizes, by what one more turn appends."""
-    return next((a // (b - a) for a, b in zip(sizes, after, strict=True) if b > a), 0)
+def _work(node: Node) -> float:
+    """FLOPs of an operator, or how many elements it reads and makes, where these are more."""
+    inputs, outputs = [v and v.type for v in node.inputs], [v.type for v in node.outputs]
+    elements = sum(t.size for t in (*inputs, *outputs) if t is not None)
+    try:
+        return max(elements, node.op.work(inputs, outputs).flops)
+    except NotImplementedError:                                                # what its parts do
+        return elements
+
+
+def _turns_before(sizes: Sequence[int], added: np.ndarray) -> int:
+    """How many turns have grown a tensor to these sizes, if all appended as much as the next."""
+    return next((n // int(more) for n, more in zip(sizes, added, strict=True) if more > 0), 0)
 
 
 def _check(site: Site, rows: Sequence[Sequence[Value]]) -> None:
@@ -92,8 +109,8 @@ def _check(site: Site, rows: Sequence[Sequence[Value]]) -> None:
     for node in site.builder.graph.walk():
         if draws(node.op):
             raise UnsupportedError(f"its body draws random numbers ({node.op.name})")
-        if isinstance(node.op, Turns) and node.op.count < 0:
-            raise UnsupportedError("a loop in its body has no bound")
+        if isinstance(node.op, Turns):
+            raise UnsupportedError("a loop in its body may go on for long")
         if node.op.code is not None or node.op.host([v and v.type for v in node.inputs], [v.type for v in node.outputs]):
             raise UnsupportedError(f"its body calls a function of the user's or of Python's ({node.op.name})")
 

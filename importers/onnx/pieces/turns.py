@@ -40,14 +40,16 @@ class Grown:
         """The value after turns in which these rows were appended, an array [turns, ...] for each name."""
         if self.axis is None:
             return [*start, *(np.array(part) for turn in zip(*rows, strict=True) for part in turn)]
-        turns = rows[0] if len(rows) == 1 else np.concatenate(rows, axis=1 + self.axis % start.ndim)
-        return np.concatenate([start, in_a_row(turns, self.axis % start.ndim)], axis=self.axis)
+        axis = self.axis % start.ndim
+        turns = rows[0] if len(rows) == 1 else np.concatenate(rows, axis=1 + axis)
+        return np.concatenate([start, in_a_row(turns, axis)], axis=axis)
 
 
 def in_a_row(turns: np.ndarray, axis: int) -> np.ndarray:
     """An array [turns, ...] without its first axis: what turns have along `axis`, one after the other."""
-    moved = np.moveaxis(turns, 0, axis)
-    return moved.reshape(*moved.shape[:axis], moved.shape[axis] * moved.shape[axis + 1], *moved.shape[axis + 2:])
+    moved = np.moveaxis(turns, 0, axis) if axis else turns
+    sizes = moved.shape
+    return moved.reshape(*sizes[:axis], sizes[axis] * sizes[axis + 1], *sizes[axis + 2:])
 
 
 TurnsMade = tuple[int, bool, list[Datum], list[list[np.ndarray]]]
@@ -90,10 +92,11 @@ class ManyTurns:
         """steady: what keeps its shape, in order. rows: of each slice and of what was appended."""
         kept = iter(steady)
         appended, places = len(rows), {}
-        for i, grown in reversed(self.grown.items()):
+        collected = {i: grown for i, grown in self.grown.items() if not grown.read}
+        for i, grown in reversed(collected.items()):
             places[i] = rows[appended - len(grown.added):appended]
             appended -= len(grown.added)
-        new = [self.grown[i].joined(x, places[i]) if i in self.grown else next(kept) for i, x in enumerate(state)]
+        new = [collected[i].joined(x, places[i]) if i in collected else next(kept) for i, x in enumerate(state)]
         return after, on, new, [list(a) for a in rows[:appended]]
 
 
@@ -102,9 +105,10 @@ class RowOfTurns(ManyTurns):
     """The same where the body reads a tensor that it appends to, so that every turn has shapes of its own.
 
     node: (turns, carried values that keep their shapes..., lengths of sequences, the number of the first turn, tensors
-    that grow and are read...) -> after each turn: carried values that keep their shapes and do not stay, what the Loop
-    gives, what was appended, and whether it goes on. Turns after its end are made, too. growing: the places of what
-    grows and is read. moving: the places of what keeps its shape and does not stay.
+    that grow and are read...) -> after each turn: carried values that keep their shapes and do not stay; after the last
+    one: the tensors that grow; then of each what the Loop gives, what was appended to others, and whether it goes on.
+    Turns after its end are made, too. growing: the places of what grows and is read. moving: the places of what keeps
+    its shape and does not stay.
     """
 
     growing: tuple[int, ...]
@@ -118,9 +122,23 @@ class RowOfTurns(ManyTurns):
         *given, on = made
         ends = np.flatnonzero(~on)
         turns = int(ends[0]) + 1 if len(ends) else len(on)
-        moved = {i: np.array(a[turns - 1]) for i, a in zip(self.moving, given, strict=False)}
-        steady = [moved.get(i, x) for i, x in enumerate(state) if i not in self.grown]
-        return self._joined(turn + turns, not len(ends), state, steady, [a[:turns] for a in given[len(self.moving):]])
+        new = {i: np.array(a[turns - 1]) for i, a in zip(self.moving, given, strict=False)}
+        rest = given[len(self.moving):]
+        for i, whole in zip(self.growing, rest, strict=False):
+            new[i] = self._cut(i, state[i], whole, turns, len(on))
+        steady = [new.get(i, x) for i, x in enumerate(state) if i in self.growing or i not in self.grown]
+        return self._joined(turn + turns, not len(ends), state, steady, [a[:turns] for a in rest[len(self.growing):]])
+
+    def _cut(self, i: int, start: np.ndarray, whole: np.ndarray, turns: int, made: int) -> np.ndarray:
+        """What carried value i was after some of the turns that were made."""
+        if turns == made:
+            return whole
+        axis = self.grown[i].axis
+        assert axis is not None
+        sizes = [slice(None)] * whole.ndim
+        before = start.shape[axis]
+        sizes[axis] = slice(before + (whole.shape[axis] - before) // made * turns)
+        return whole[tuple(sizes)]
 
 
 def many_turns(node: NodeProto) -> ManyTurns | None:
@@ -153,7 +171,8 @@ def many_turns(node: NodeProto) -> ManyTurns | None:
     body.node.extend([*first, *(n for k, n in enumerate(graph.node) if k not in gone), *last])
     body.name = graph.name
     before = [*(graph.input[2 + i].name for i in kept), *lengths.values(), number]
-    slices = [*(v.name for v in graph.output[1 + carried:]), *(name for g in grown.values() for name in g.added)]
+    slices = [*(v.name for v in graph.output[1 + carried:]),
+              *(name for g in grown.values() if not g.read for name in g.added)]
     if not growing:
         before, following = [*before, on], [*following, f"{on} after"]
         _ports(body, [prefix + "turn", graph.input[1].name, *before], [graph.output[0].name, *following, *slices])
@@ -163,7 +182,7 @@ def many_turns(node: NodeProto) -> ManyTurns | None:
     body.initializer.append(numpy_helper.from_array(np.array(True), graph.input[1].name))
     before += [graph.input[2 + i].name for i in growing]
     _ports(body, before, [*following, *(graph.output[1 + i].name for i in growing), *slices, f"{on} after"])
-    names, outputs = _outside(prefix, len(before), len(following) + len(slices) + 1)
+    names, outputs = _outside(prefix, len(before), len(following) + len(growing) + len(slices) + 1)
     same = steady(graph, carried)
     unread = [k for k, i in enumerate(kept) if i in same]
     for k in (*unread, *range(len(kept), len(following))):
