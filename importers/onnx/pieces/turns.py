@@ -14,9 +14,9 @@ from ..control import SOME_TURNS, plain_condition, steady
 from ..domains.marks import DOMAIN
 from ..functions import read_names
 from ..hosted import Datum
+from ..model import label
 from ..rows import MOST as MOST_IN_A_ROW
 from ..rows import ROW_OF_TURNS
-from ..model import label
 
 PLAIN = ("", "ai.onnx")
 
@@ -170,25 +170,24 @@ def many_turns(node: NodeProto) -> ManyTurns | None:
     last.append(helper.make_node("Squeeze", [graph.output[0].name], [f"{on} after"]))
     body.node.extend([*first, *(n for k, n in enumerate(graph.node) if k not in gone), *last])
     body.name = graph.name
-    before = [*(graph.input[2 + i].name for i in kept), *lengths.values(), number]
+    formals = [*(graph.input[2 + i].name for i in kept), *lengths.values(), number]
     slices = [*(v.name for v in graph.output[1 + carried:]),
               *(name for g in grown.values() if not g.read for name in g.added)]
     if not growing:
-        before, following = [*before, on], [*following, f"{on} after"]
-        _ports(body, [prefix + "turn", graph.input[1].name, *before], [graph.output[0].name, *following, *slices])
-        names, outputs = _outside(prefix, len(before), len(following) + len(slices))
+        formals, following = [*formals, on], [*following, f"{on} after"]
+        _ports(body, [prefix + "turn", graph.input[1].name, *formals], [graph.output[0].name, *following, *slices])
+        names, outputs = _outside(prefix, len(formals), len(following) + len(slices))
         made = helper.make_node(SOME_TURNS, [names[0], "", *names[1:]], outputs, label(node), domain=DOMAIN, body=body)
         return ManyTurns(made, names, carried, grown, counted)
     body.initializer.append(numpy_helper.from_array(np.array(True), graph.input[1].name))
-    before += [graph.input[2 + i].name for i in growing]
-    _ports(body, before, [*following, *(graph.output[1 + i].name for i in growing), *slices, f"{on} after"])
-    names, outputs = _outside(prefix, len(before), len(following) + len(growing) + len(slices) + 1)
-    same = steady(graph, carried)
-    unread = [k for k, i in enumerate(kept) if i in same]
-    for k in (*unread, *range(len(kept), len(following))):
-        outputs[k] = ""
+    formals += [graph.input[2 + i].name for i in growing]
+    _ports(body, formals, [*following, *(graph.output[1 + i].name for i in growing), *slices, f"{on} after"])
+    names, outputs = _outside(prefix, len(formals), len(body.output))
+    fixed = steady(graph, carried)
+    for k in (*(k for k, i in enumerate(kept) if i in fixed), *range(len(kept), len(following))):
+        outputs[k] = ""                                         # who reads the rows knows it
     made = helper.make_node(ROW_OF_TURNS, names, outputs, label(node), domain=DOMAIN, body=body, growing=len(growing))
-    return RowOfTurns(made, names, carried, grown, counted, growing, tuple(i for i in kept if i not in same))
+    return RowOfTurns(made, names, carried, grown, counted, growing, tuple(i for i in kept if i not in fixed))
 
 
 def _ports(body: GraphProto, inputs: Sequence[str], outputs: Sequence[str]) -> None:
