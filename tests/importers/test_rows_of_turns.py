@@ -126,10 +126,10 @@ def test_where_data_end_it_the_bits_are_those_of_single_turns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ready, single = check(decoder(), data(1), data(6), data(37)), singly(decoder(), monkeypatch)
-    for end in (1, 2, 3, 13, 14, 15, 29, 30, 31, 47):
+    for end in (1, 2, 3, 4, 5, 13, 14, 15, 29, 30, 31, 47):
         del calls[:]
         found = ready.run(data(end))
-        assert len(calls) <= 4
+        assert len(calls) <= 5
         assert len(found[-1]) == end
         assert_equal(found, single.run(data(end)))
 
@@ -160,9 +160,10 @@ def test_sizes_have_programs_in_common() -> None:
     for size in (5, 13, 23):
         before = pieces.compiled
         ready.run(data(72 - size, size=size))
-        assert pieces.compiled == before + 1
+        after = pieces.compiled
+        assert before < after <= before + 2
         ready.run(data(72 - size, size=size))
-        assert pieces.compiled == before + 1
+        assert pieces.compiled == after
 
 
 def test_an_error_of_a_turn_that_is_none_is_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:

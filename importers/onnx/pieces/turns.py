@@ -19,6 +19,8 @@ from ..rows import MOST as MOST_IN_A_ROW
 from ..rows import ROW_OF_TURNS
 
 PLAIN = ("", "ai.onnx")
+FIRST = 4
+"""Turns with which a row of turns begins: a loop that ends soon shall not be compiled for many."""
 
 
 @dataclass(frozen=True)
@@ -116,23 +118,23 @@ class RowOfTurns(ManyTurns):
     guessed: ClassVar[bool] = True
 
     def given(self, most: int, turn: int, state: Sequence[Datum]) -> list[Datum]:
-        return [np.array(min(most, MOST_IN_A_ROW), np.int64), *self._before(turn, state), *(state[i] for i in self.growing)]
+        most = min(most, MOST_IN_A_ROW if turn else FIRST)
+        return [np.array(most, np.int64), *self._before(turn, state), *(state[i] for i in self.growing)]
 
     def found(self, turn: int, state: Sequence[Datum], made: Sequence[np.ndarray]) -> TurnsMade:
         *given, on = made
-        ends = np.flatnonzero(~on)
-        turns = int(ends[0]) + 1 if len(ends) else len(on)
+        last = int(on.argmin())                                 # the first that is false
+        going = bool(on[last])
+        turns = len(on) if going else last + 1
         new = {i: np.array(a[turns - 1]) for i, a in zip(self.moving, given, strict=False)}
         rest = given[len(self.moving):]
         for i, whole in zip(self.growing, rest, strict=False):
-            new[i] = self._cut(i, state[i], whole, turns, len(on))
+            new[i] = whole if turns == len(on) else self._cut(i, state[i], whole, turns, len(on))
         steady = [new.get(i, x) for i, x in enumerate(state) if i in self.growing or i not in self.grown]
-        return self._joined(turn + turns, not len(ends), state, steady, [a[:turns] for a in rest[len(self.growing):]])
+        return self._joined(turn + turns, going, state, steady, [a[:turns] for a in rest[len(self.growing):]])
 
     def _cut(self, i: int, start: np.ndarray, whole: np.ndarray, turns: int, made: int) -> np.ndarray:
         """What carried value i was after some of the turns that were made."""
-        if turns == made:
-            return whole
         axis = self.grown[i].axis
         assert axis is not None
         sizes = [slice(None)] * whole.ndim
