@@ -52,8 +52,8 @@ class _Row:
         self.carried, growing = site.inputs[1:], site.attrs["growing"]
         count, gives = len(self.carried), len(self.graph.output)
         if len(self.graph.input) != count or gives <= count or not 0 < growing <= count:
-            raise ModelError(f"{site.title}: its body has {len(self.graph.input)} inputs and {gives} outputs for {count} "
-                             f"carried values, {growing} of which grow; export the model again")
+            raise ModelError(f"{site.title}: its body has {len(self.graph.input)} inputs and {gives} outputs for "
+                             f"{count} carried values, {growing} of which grow; export the model again")
         self.grown = range(count - growing, count)
         self.rows: list[list[Value]] = []
         self.added: list[tuple[int, ...]] = []
@@ -68,9 +68,10 @@ class _Row:
         while going and len(self.rows) < limit:
             going = self._turn()
         self._check()
-        found = iter([self._stacked(parts) for parts in zip(*self.rows, strict=True)])
-        return [self.site.scope.value(self.carried[i]) if i in self.grown else next(found) if self.site.wants(i) else None
-                for i in range(len(self.site.outputs))]
+        found: dict[int, Value] = {i: self.site.scope.value(self.carried[i]) for i in self.grown}
+        wanted = [i for i in range(len(self.site.outputs)) if self.site.wants(i) and i not in found]
+        found.update(zip(wanted, map(self._stacked, zip(*self.rows, strict=True)), strict=True))
+        return [found.get(i) for i in range(len(self.site.outputs))]
 
     def _turn(self) -> bool:
         """One more turn; false where it is known to be the loop's last."""
@@ -86,7 +87,7 @@ class _Row:
             raise UnsupportedError(str(error)) from None                      # what turns change is not compiled in
         given = [v.name for v in made.output]
         self.carried = given[:len(self.carried)]
-        added = [tuple(b - a for a, b in zip(old, new, strict=True)) for old, new in zip(before, self._sizes(), strict=True)]
+        added = [tuple(b - a for a, b in zip(*sizes, strict=True)) for sizes in zip(before, self._sizes(), strict=True)]
         row = [scope.value(name) for i, name in enumerate(given) if site.wants(i) and i not in self.grown]
         if self.rows and (added != self.added or any(a.type != b.type for a, b in zip(row, self.rows[0], strict=True))):
             raise UnsupportedError("what it gives in one turn has another shape than in the next")

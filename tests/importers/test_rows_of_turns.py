@@ -33,8 +33,8 @@ def decoder(
     given: Sequence[Any] = (),
     domains: Sequence[str] = (),
 ) -> onnx.ModelProto:
-    """Appends two rows to `keys` and a column to `values`, and reads both; a token to what nobody reads; hands `kept` on
-    as it is. Every turn gives its sum."""
+    """Appends two rows to `keys` and a column to `values`, and reads both; a token to what nobody reads; hands `kept`
+    on as it is. Every turn gives its sum."""
     rng = np.random.default_rng(1)
     weights = {name: rng.standard_normal((WIDTH, WIDTH)).astype(np.float32) / 2 for name in ("wk", "wv")}
     body = graph(
@@ -224,7 +224,7 @@ INNER = graph(
         [node("RandomUniformLike", ["sum"], ["drawn"]), node("Add", ["drawn", "sum"], ["unread"])],
         [node("Loop", ["huge", "on", "sum"], ["drawn"], body=INNER)],
         [node("Slice", ["kept", "flat0", "n1"], ["cut"]), node("ReduceMax", ["cut"], ["drawn"], keepdims=0)],
-        [node("Concat", ["more values", "values"], ["both"], axis=1), node("ReduceMax", ["both"], ["drawn"], keepdims=0)],
+        [node("Concat", ["keys", "keys"], ["both"], axis=1), node("ReduceMax", ["both"], ["drawn"], keepdims=0)],
     ],
     ids=["drawn", "a loop", "a cut by the turn", "what fits"],
 )

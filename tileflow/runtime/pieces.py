@@ -77,7 +77,8 @@ class Pieces:
         return dict(zip(frame.wanted, self._run(frame, {**self._stored, **data}), strict=True))
 
     def _run(self, frame: Frame, env: Mapping[str, Datum], first: _Ready | None = None) -> list[Datum]:
-        """Do all steps of a frame: what it wants of what is there then. `first`: its first piece, where somebody has it."""
+        """Do all steps of a frame: what it wants of what is there then. `first`: its first piece, where that is
+        known."""
         wanted = frame.wanted
         rest: Frame | None = frame
         here = {name: env[name] for name in frame.reads if name in env}

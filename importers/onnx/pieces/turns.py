@@ -90,7 +90,8 @@ class ManyTurns:
         after, on = int(made[number]), bool(made[number + 1])
         return self._joined(after, on, state, made, [a[:after - turn] for a in made[number + 2:]])
 
-    def _joined(self, after: int, on: bool, state: Sequence[Datum], steady: Iterable[np.ndarray], rows: Sequence[np.ndarray]) -> TurnsMade:
+    def _joined(self, after: int, on: bool, state: Sequence[Datum], steady: Iterable[np.ndarray],
+                rows: Sequence[np.ndarray]) -> TurnsMade:
         """steady: what keeps its shape, in order. rows: of each slice and of what was appended."""
         kept = iter(steady)
         appended, places = len(rows), {}
