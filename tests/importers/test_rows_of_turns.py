@@ -269,6 +269,36 @@ def test_turns_are_fewer_where_they_are_much(
     assert counts[0] < counts[1] < counts[2]
 
 
+def test_sequences_that_grow_beside_what_is_read(calls: list[Engine]) -> None:  # noqa: F811
+    """Asked for their length in every turn, which ends the loop."""
+    body = graph(
+        [
+            node("Concat", ["r", "v"], ["s"], axis=0),
+            node("ReduceMean", ["s"], ["m"], axes=[0], keepdims=1),
+            node("Add", ["m", "half"], ["w"]),
+            node("SequenceInsert", ["q", "w"], ["t"]),
+            node("SequenceLength", ["t"], ["n"]),
+            node("Less", ["n", "end"], ["more"]),
+        ],
+        [COND, ("w", FLOAT, None), ("s", FLOAT, None), ("t", FLOAT, None)],
+        [*TURN, ("v", FLOAT, None), ("r", FLOAT, None), ("q", FLOAT, None)],
+    )
+    proto = loop_of(
+        body,
+        ["most", "true", "x", "rows", "start"],
+        ["last", "y", "all"],
+        [port("x", [1, 2]), port("rows", ["M", 2]), port("end", [], "int64")],
+        [node("SequenceConstruct", ["x"], ["start"])],
+        [node("ConcatFromSequence", ["all"], ["parts"], axis=0)],
+        ["last", "y", "parts"],
+    )
+    x = np.ones((1, 2), np.float32)
+    ready = check(proto, [x, 3 * x, np.array(2)], [x, 3 * x, np.array(9)], [x, 3 * x, np.array(30)])
+    del calls[:]
+    assert ready.run([x, 3 * x, np.array(30)])[1].shape == (30, 2)
+    assert len(calls) <= 6
+
+
 def test_files_may_not_say_anything_of_rows_of_turns() -> None:
     """The node that several turns become is a node of a file like any other."""
     body = graph(

@@ -17,7 +17,7 @@ from .form import Blockwise, HostForm, Packed, blockwise, calls, packed
 from .rewrite import Replacement, node_of, rule
 
 LONG, WIDE = 32, ("float32", "float64")
-"""Elements of a row that are summed by themselves in less time than the matrix is turned (of 8 in as much), and
+"""Elements of a row that are summed by themselves in less time than the matrix is turned (of 16 in as much), and
 their types."""
 
 

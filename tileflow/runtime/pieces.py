@@ -78,10 +78,10 @@ class Pieces:
 
     def _run(self, frame: Frame, env: Mapping[str, Datum], first: _Ready | None = None) -> list[Datum]:
         """Do all steps of a frame: what it wants of what is there then. `first`: its first piece, where that is
-        known."""
+        known; then there is only what the frame reads."""
         wanted = frame.wanted
         rest: Frame | None = frame
-        here = {name: env[name] for name in frame.reads if name in env}
+        here = dict(env) if first is not None else {name: env[name] for name in frame.reads if name in env}
         while rest is not None:
             ready, first = first or self._piece(rest, here), None
             piece, read = ready.piece, rest.reads
