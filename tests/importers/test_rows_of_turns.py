@@ -17,8 +17,8 @@ from test_pieces import BOOL, FLOAT, INT, check, graph, prepared
 import tileflow
 from tileflow import custom
 from tileflow.executable.engine import Engine
-from tileflow.importers.onnx import rows
-from tileflow.importers.onnx.pieces import steps
+from tileflow.importers.onnx import rows, wrap_model
+from tileflow.importers.onnx.pieces import cut, steps
 from tileflow.onnx_backend import Prepared
 from tileflow.system.errors import ModelError, TileflowError
 
@@ -267,6 +267,47 @@ def test_turns_are_fewer_where_they_are_much(
         ready.run(data(30))
         counts.append(len(calls))
     assert counts[0] < counts[1] < counts[2]
+
+
+@pytest.mark.parametrize("light", [1 << 20, 0], ids=["of the body", "handed to it"])
+@pytest.mark.parametrize("first", [1, 7])
+def test_weights_of_a_body_are_the_sessions(light: int, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether each program lays them out or is given them, and has run before they change."""
+    monkeypatch.setattr(cut, "LIGHT", light)
+    draw = np.random.default_rng(0)
+    w, x, rows = (draw.standard_normal(s).astype(np.float32) for s in ((4, 4), (1, 4), (2, 4)))
+    body = graph(
+        [
+            node("MatMul", ["v", "weight"], ["row"]),
+            node("Concat", ["r", "row"], ["s"], axis=0),
+            node("ReduceMean", ["s"], ["m"], axes=[0], keepdims=1),
+            node("Tanh", ["m"], ["w"]),
+            *NEVER_ENDS,
+        ],
+        [COND, ("w", FLOAT, None), ("s", FLOAT, None)],
+        [*TURN, ("v", FLOAT, None), ("r", FLOAT, None)],
+    )
+    proto = model_of(
+        [node("Loop", ["turns", "", "x", "rows"], ["y", "all"], "turns", body=body)],
+        [port("turns", [], "int64"), port("x", [1, 4]), port("rows", ["M", 4])],
+        ["y", "all"],
+        {"weight": w},
+    )
+    model = tileflow.inference_model(wrap_model(proto))
+
+    def wanted(weight: np.ndarray, turns: int) -> list[np.ndarray]:
+        v, kept = x, rows
+        for _ in range(turns):
+            kept = np.concatenate([kept, v @ weight])
+            v = np.tanh(kept.mean(0, keepdims=True))
+        return [v, kept]
+
+    for turns in (first, 7):
+        for found, right in zip(model(np.array(turns), x, rows), wanted(w, turns), strict=True):
+            np.testing.assert_allclose(found, right, rtol=1e-5, atol=1e-6)
+        assert list(model.state_dict()) == ["weight"]
+        w = -w
+        model.load_state_dict({"weight": w})
 
 
 def test_sequences_that_grow_beside_what_is_read(calls: list[Engine]) -> None:  # noqa: F811

@@ -17,8 +17,12 @@ from ..hosted import Datum
 from ..model import label
 from ..rows import MOST as MOST_IN_A_ROW
 from ..rows import ROW_OF_TURNS
+from ..unfold import every_node
 
 PLAIN = ("", "ai.onnx")
+ALONE = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial", "Loop",
+         "Scan", "SequenceMap")
+"""What draws, or may go on for long: no turn that does so is made for nothing."""
 FIRST = 4
 """Turns with which a row of turns begins: a loop that ends soon shall not be compiled for many."""
 
@@ -145,7 +149,8 @@ class RowOfTurns(ManyTurns):
 
 
 def many_turns(node: NodeProto) -> ManyTurns | None:
-    """A Loop's turns as one node; None where the file's Loop is not as ONNX has it."""
+    """A Loop's turns as one node; None where the file's Loop is not as ONNX has it, or no turn may be made for
+    nothing."""
     graph = plain_condition(next(a.g for a in node.attribute if a.name == "body"))
     carried = len(node.input) - 2
     if len(graph.input) != carried + 2 or len(graph.output) < carried + 1 or graph.sparse_initializer:
@@ -157,6 +162,8 @@ def many_turns(node: NodeProto) -> ManyTurns | None:
     kept = [i for i in range(carried) if i not in grown]
     counted = tuple(i for i, g in grown.items() if g.before)
     growing = tuple(i for i, g in grown.items() if g.read)
+    if growing and any(n.op_type in ALONE and n.domain in PLAIN for n in every_node(graph.node)):
+        return None
     body, number, on = GraphProto(), graph.input[0].name, prefix + "on"
     lengths = {i: f"{prefix}length {i}" for i in counted}
     gone = {k for g in grown.values() if not g.read for k in (*g.kept, *(at for at, _ in g.before))}
