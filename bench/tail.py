@@ -61,6 +61,30 @@ class Decoder(nn.Module):
         return torch.stack(chosen, 1)
 
 
+class Caching(nn.Module):
+    """A decoder that attends to its own keys and values: those of a beginning, [rows, width] each -> tokens
+    [1 + `steps`]."""
+
+    def __init__(self, width: int, vocabulary: int, steps: int) -> None:
+        super().__init__()
+        self.steps, self.end = steps, vocabulary
+        self.tokens, self.head = nn.Embedding(vocabulary, width), nn.Linear(width, vocabulary)
+        self.query, self.key, self.value = (nn.Linear(width, width) for _ in range(3))
+        self.scale = width ** -0.5
+
+    def forward(self, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        token = torch.zeros(1, dtype=torch.int64)
+        tokens, turn = token, 0
+        while turn < self.steps and int(token) != self.end:
+            x = self.tokens(token)
+            keys, values = torch.cat([keys, self.key(x)], 0), torch.cat([values, self.value(x)], 0)
+            shares = torch.softmax(self.query(x) @ keys.t() * self.scale, -1)
+            token = self.head(shares @ values + x).argmax(1)
+            tokens = torch.cat([tokens, token], 0)
+            turn += 1
+        return tokens
+
+
 # ---- recurrent layers of one row -------------------------------------------------------------------------------------
 
 class Gru(nn.Module):
@@ -236,6 +260,8 @@ def _pixels(side: int, width: int = 0, channels: int = 3) -> tuple[torch.Tensor]
 FILES: dict[str, Callable[[], Made]] = {
     "loop_viterbi": lambda: (torch.jit.script(Viterbi(24)), _normal(128, 24)),
     "loop_decoder": lambda: (torch.jit.script(Decoder(128, 500, 40)), _normal(1, 128)),
+    "cache_short": lambda: (torch.jit.script(Caching(64, 100, 40)), (*_normal(2, 64), *_normal(2, 64))),
+    "cache_long": lambda: (torch.jit.script(Caching(96, 500, 120)), (*_normal(8, 96), *_normal(8, 96))),
     "gru_denoiser": lambda: (Gru(65, 256, 2, False), _normal(1, 100, 65)),
     "gru_both": lambda: (Gru(80, 128, 1, True), _normal(1, 200, 80)),
     "small_mobilenet_v2": lambda: (mobilenet_v2(), _pixels(64)),

@@ -138,9 +138,9 @@ def _turn(site: Site, importer: Walker, graph: GraphProto) -> _Turn:
     turn, word = (v.name for v in graph.input[:2])
     formals = [scope.given(turn, INDEX)]
     scope.enter(word, np.array(True), "the loop")                         # while the body runs it is
-    steady = _steady(graph, len(initial))
+    fixed = steady(graph, len(initial))
     for i, (v, name) in enumerate(zip(graph.input[2:], initial, strict=True)):
-        if i in steady:
+        if i in fixed:
             scope.same(v.name, name)
         else:
             formals.append(scope.given(v.name, site.scope.type(name)))
@@ -148,7 +148,7 @@ def _turn(site: Site, importer: Walker, graph: GraphProto) -> _Turn:
     on, *names = [v.name for v in graph.output]
     known = scope.known(on)
     go_on = [] if known is not None and known.reshape(-1)[:1].all() else [scope.value(on)]
-    moving = [i for i in range(len(initial)) if i not in steady]
+    moving = [i for i in range(len(initial)) if i not in fixed]
     made = scope.results([*(names[i] for i in moving), *names[len(initial):]])
     for formal, new, i in zip(formals[1:], made, moving, strict=False):
         if formal.type != new.type:
@@ -190,7 +190,7 @@ def _looped(site: Site, importer: Walker, turn: _Turn,
     return [*(carried[i] if i in carried else site.scope.result(initial[i]) for i in range(len(initial))), *found[len(moving):]]
 
 
-def _steady(graph: GraphProto, carried: int) -> set[int]:
+def steady(graph: GraphProto, carried: int) -> set[int]:
     """Which carried values the body hands on as they are."""
     same = {node.output[0]: node.input[0] for node in graph.node if node.op_type == "Identity" and plain_domain(node.domain) == "" and node.input}
 

@@ -15,7 +15,7 @@ def test_two_files_of_each_class() -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("name", ["loop_viterbi", "loop_decoder", "gru_both", "spectral_gathered"])
+@pytest.mark.parametrize("name", ["loop_viterbi", "loop_decoder", "cache_short", "gru_both", "spectral_gathered"])
 def test_outputs_are_those_of_onnxruntime(name: str, tmp_path: Path) -> None:
     needs("torch")
     needs("onnxruntime")

@@ -183,3 +183,31 @@ def test_a_turned_product_is_the_product_of_turned_operands(trans_a: int, trans_
 def test_products_with_more_to_them_are_not_turned(other: dict[str, bool]) -> None:
     graph = turned(1, 0, **other)
     assert rewrite(graph) is graph
+
+
+# ---- turned operands of one row
+
+def of_a_turned(rows: int = 1, length: int = 32, dtype: str = "float32", perm: tuple[int, int] = (1, 0),
+                twice: bool = False) -> Graph:
+    graph = Graph("of a turned")
+    b = Builder(graph)
+    x = b.input("x", TensorType(dtype, (rows, length)))
+    y = b.Transpose(b.input("y", TensorType(dtype, (5, length)[::1 if perm == (1, 0) else -1])), perm=perm)
+    graph.outputs += [b.MatMul(x, y), *([y] if twice else [])]
+    return graph
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_row_reads_what_is_turned_as_it_lies(dtype: str) -> None:
+    graph = of_a_turned(dtype=dtype)
+    made, given = rewrite(graph), feeds(graph)
+    assert names(made) == ["Gemm"]
+    np.testing.assert_allclose(run(made, given)[made.outputs[0]], evaluate(graph, given)[graph.outputs[0].name],
+                               rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("other", [dict(rows=2), dict(length=31), dict(dtype="bfloat16"), dict(perm=(0, 1)),
+                                   dict(twice=True)], ids=str)
+def test_other_operands_are_turned_first(other: dict[str, Any]) -> None:
+    graph = of_a_turned(**other)
+    assert rewrite(graph) is graph

@@ -11,10 +11,14 @@ from ..kernels.gemm import panels
 from ..kernels.isa.cpu import Cpu
 from ..kernels.machine.call import Call
 from ..memory.types import TensorType, dtype_of
-from ..ops.matmul import Gemm, Product
+from ..ops.matmul import Gemm, MatMul, Product
 from ..ops.shape import Transpose, present
 from .form import Blockwise, HostForm, Packed, blockwise, calls, packed
 from .rewrite import Replacement, node_of, rule
+
+LONG, WIDE = 32, ("float32", "float64")
+"""Elements of a row that are summed by themselves in less time than the matrix is turned (of 16 in as much), and
+their types."""
 
 
 @blockwise.register(Product)
@@ -62,3 +66,18 @@ def turned_product(index: Index, node: Node) -> Replacement | None:
     made = Gemm(alpha=op.alpha, transA=1 - op.transB, transB=1 - op.transA)
     return Replacement(frozenset([product, node]),
                        ((node, (node_of(made, [b, a], product.origin.merged(node.origin), node.outputs),)),))
+
+
+@rule
+def turned_operand(index: Index, node: Node) -> Replacement | None:
+    """A row times B^T reads B as it lies, a row of it for each sum: 0.3 to 0.7 of the time that it takes to turn it
+    first, as a file does with the keys of a decoder at each token."""
+    if type(node.op) is not MatMul or any(v.type.rank != 2 or v.dtype not in WIDE for v in node.operands):
+        return None
+    a, b = node.operands
+    turn = index.maker(b)
+    if (a.shape[0] != 1 or a.shape[1] < LONG or turn is None or not isinstance(turn.op, Transpose)
+            or turn.op.order(2) != (1, 0) or index.only_reader(b) is not node):
+        return None
+    made = node_of(Gemm(transB=1), [a, turn.operands[0]], turn.origin.merged(node.origin), node.outputs)
+    return Replacement(frozenset([turn, node]), ((node, (made,)),))

@@ -76,13 +76,14 @@ class Pieces:
         self._turns.clear()
         return dict(zip(frame.wanted, self._run(frame, {**self._stored, **data}), strict=True))
 
-    def _run(self, frame: Frame, env: Mapping[str, Datum]) -> list[Datum]:
-        """Do all steps of a frame: what it wants of what is there then."""
+    def _run(self, frame: Frame, env: Mapping[str, Datum], first: _Ready | None = None) -> list[Datum]:
+        """Do all steps of a frame: what it wants of what is there then. `first`: its first piece, where that is
+        known; then there is only what the frame reads."""
         wanted = frame.wanted
         rest: Frame | None = frame
-        here = {name: env[name] for name in frame.reads if name in env}
+        here = dict(env) if first is not None else {name: env[name] for name in frame.reads if name in env}
         while rest is not None:
-            ready = self._piece(rest, here)
+            ready, first = first or self._piece(rest, here), None
             piece, read = ready.piece, rest.reads
             found: Sequence[np.ndarray] = ()
             if ready.engine is not None:
@@ -104,21 +105,23 @@ class Pieces:
         def around(frame: Frame, data: Sequence[Datum]) -> dict[str, Datum]:
             return {**here, **{port.name: x for port, x in zip(frame.formals, data, strict=True)}}
         return run_hosted(step, here, lambda frame, data: self._run(frame, around(frame, data)),
-                          lambda frame, data: self._whole(frame, around(frame, data)))
+                          lambda frame, data, guessed: self._whole(frame, around(frame, data), guessed))
 
-    def _whole(self, frame: Frame, env: Mapping[str, Datum]) -> list[Datum] | None:
-        """What a frame of one step wants, where that step can be compiled; else None, for there is another way."""
+    def _whole(self, frame: Frame, env: Mapping[str, Datum], guessed: bool) -> list[Datum] | None:
+        """What a frame of one step wants, where that step can be compiled; else None, for there is another way. Of one
+        that is `guessed` also where it fails."""
         here = {name: env[name] for name in frame.reads if name in env}
         key = self._key(frame, here)
-        if key not in self._ready:
-            if key in self._refused:
-                return None
-            try:
-                self._piece(frame, here)
-            except TileflowError:                               # the other way may meet the same, and then says it
-                self._refused.get(self._key(frame, here), lambda: None)
-                return None
-        return self._run(frame, env)
+        if key in self._refused:
+            return None
+        try:
+            ready = self._ready.get(key, _never) if key in self._ready else self._piece(frame, here)
+            if guessed:
+                return self._run(frame, here, ready)
+        except TileflowError:                                   # the other way may meet the same, and then says it
+            self._refused.get(self._key(frame, here), lambda: None)
+            return None
+        return self._run(frame, here, ready)
 
     def _piece(self, frame: Frame, here: Mapping[str, Datum]) -> _Ready:
         """The next piece of a frame for what is there, compiled if need be. A cut finds out which values decide, so it may be asked twice."""

@@ -30,7 +30,7 @@ def loop(attrs: Attributes, most: np.ndarray | None = None, condition: np.ndarra
         if many is not None:
             turn, going, state, made = many
         else:
-            together = turn == 0                                      # what the first turn changes may stay from then on
+            together = together and turn == 0                         # what the first turn changes may stay from then on
             more, *found = body(np.array(turn, np.int64), np.array(True), *state)
             turn, going, state = turn + 1, bool(more.reshape(-1)[0]), found[:len(state)]
             made = [[row] for row in found[len(state):]]

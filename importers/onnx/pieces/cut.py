@@ -23,7 +23,7 @@ from ..parameters import ResolvedModel
 from ..refused import refusal, unsupported
 from ..scope import Scope, StoredAs
 from ..site import DynamicOperandError, Site
-from ..tensors import text_array
+from ..tensors import elements_bytes, text_array
 from ..unfold import graphs_of
 from ..weights import ImportedStates
 from .steps import MOST_KEPT, Frame, Step, branch_steps, frame_of
@@ -33,6 +33,8 @@ FEW = 64
 STREAMS = 1 << 10
 """Random streams that are kept for a piece."""
 MOST_STEPS = 200_000
+LIGHT = 1 << 20
+"""Bytes of weights of which every piece of several turns may have a layout of its own."""
 
 
 @dataclass(frozen=True)
@@ -288,7 +290,7 @@ class _Cut:
         for step, error in self.blocked.items():
             if following is not None and step in following.steps:
                 following.baked.update(self._awaited(step, error))
-        wanted = [*self.frame.wanted, *(name for step in hosted for name in step.reads), 
+        wanted = [*self.frame.wanted, *(name for step in hosted for name in self._handed(step)),
                   *(name for name in (following.reads if following is not None else ()) if name in self.makers)]
         named: list[tuple[str, Value]] = []
         results: dict[str, int | tuple[int, ...]] = {}
@@ -310,6 +312,18 @@ class _Cut:
         errors = {step: self.blocked[step] for step in hosted if step in self.blocked and any(True for _ in graphs_of(step.node))}
         deciding = {step: error.names for step, error in errors.items() if isinstance(error, DynamicOperandError)}
         return Piece(graph, inputs, results, known, weights, tuple(hosted), following, deciding)
+
+    def _handed(self, step: Step) -> list[str]:
+        """What a step for Python reads. Light weights that only the body of a loop reads, several turns of which are a
+        piece, are not handed on: they are states of those pieces, as of any other."""
+        together = step.turns() if step.node.op_type == "Loop" else None
+        if together is None or not together[0].guessed:
+            return list(step.reads)
+        own = {name for name in step.reads if name not in step.node.input and name not in self.types
+               and name not in self.makers and name in self.scope.weights}
+        if sum(elements_bytes(self.scope.model.tensors[name]) for name in own) > LIGHT:
+            return list(step.reads)
+        return [name for name in step.reads if name not in own]
 
     def _graph(self, named: list[tuple[str, Value]]) -> tuple[Graph | None, dict[str, np.ndarray]]:
         if not named:

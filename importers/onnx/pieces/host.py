@@ -20,8 +20,9 @@ from .turns import TurnsMade
 
 RunBody = Callable[[Frame, Sequence[Datum]], list[Datum]]
 """Runs a body on the data of its inputs."""
-TryBody = Callable[[Frame, Sequence[Datum]], "list[Datum] | None"]
-"""The same where all of the body is one program; None where it is none."""
+TryBody = Callable[[Frame, Sequence[Datum], bool], "list[Datum] | None"]
+"""The same where all of the body is one program; None where it is none. Where the last argument is true also None where
+that program fails."""
 
 
 class Body:
@@ -43,7 +44,7 @@ class Body:
         if together is None:
             return None
         many, frame = together
-        made = self._attempt(frame, many.given(most, turn, state))
+        made = self._attempt(frame, many.given(most, turn, state), many.guessed)
         return None if made is None else many.found(turn, state, made)
 
 

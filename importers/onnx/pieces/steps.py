@@ -58,7 +58,10 @@ class Step:
             if many is not None:
                 step = Step(many.node, {**self.opset, DOMAIN: 1})
                 formals = tuple(Port(name, "", None) for name in many.inputs)
-                self.together = many, frame_of([step], list(many.node.output), formals)
+                frame = frame_of([step], step.writes, formals)
+                if many.guessed:
+                    frame.baked.add(many.inputs[0])
+                self.together = many, frame
         return self.together
 
 
