@@ -270,7 +270,7 @@ def test_turns_are_fewer_where_they_are_much(
 
 
 @pytest.mark.parametrize("light", [1 << 20, 0], ids=["of the body", "handed to it"])
-@pytest.mark.parametrize("first", [1, 7])
+@pytest.mark.parametrize("first", [0, 1, 7])
 def test_weights_of_a_body_are_the_sessions(light: int, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether each program lays them out or is given them, and has run before they change."""
     monkeypatch.setattr(cut, "LIGHT", light)

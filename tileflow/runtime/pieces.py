@@ -15,7 +15,7 @@ from ..importers.onnx.hosted import Datum, is_plain
 from ..importers.onnx.model import OTHER_TYPES
 from ..importers.onnx.pieces import Cutter, Frame, Piece, Step, run_hosted
 from ..program.program import Program
-from ..state import Session, build
+from ..state import Session, build, declared
 from ..system.errors import OutOfMemoryError, TileflowError, TypeMismatchError
 from ..system.text import one_line
 from .executable import Recent, make_engine
@@ -139,6 +139,7 @@ class Pieces:
         read = {name: here[name] for name in frame.reads if name in here}
         types = {name: type_of(x) for name, x in read.items() if is_plain(x)}
         piece = self.cutter.cut(frame, types, read.keys() - types.keys(), read)
+        self._session.declare(declared(piece.apart), piece.weights)
         if piece.graph is None:
             return _Ready(piece, None)
         self.compiled += 1

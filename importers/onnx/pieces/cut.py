@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from onnx import TensorProto, helper
 
-from tileflow.graph import Graph, TensorType, Value, verify
+from tileflow.graph import Graph, State, TensorType, Value, verify
 from tileflow.graph.collector import without_collector
 from tileflow.graph.op import plain_domain
 from tileflow.system.errors import TileflowError, UnsupportedError
@@ -44,6 +44,7 @@ class Piece:
     inputs: the names that the graph's inputs stand for. results: for each name that the graph makes its place among the outputs, or the places of
     a sequence's parts. known: names whose data are known already. weights: the elements of the graph's states. rest: None where all is done.
     deciding: for hosted steps with graphs of their own the model's inputs from which sizes in these follow.
+    apart: states that only programs of hosted steps have, if these ever are; `weights` has their elements, too.
     """
 
     graph: Graph | None
@@ -54,6 +55,7 @@ class Piece:
     hosted: tuple[Step, ...]
     rest: Frame | None
     deciding: Mapping[Step, frozenset[str]] = field(default_factory=dict)
+    apart: tuple[State, ...] = ()
 
 
 class _Again(Exception):
@@ -290,7 +292,8 @@ class _Cut:
         for step, error in self.blocked.items():
             if following is not None and step in following.steps:
                 following.baked.update(self._awaited(step, error))
-        wanted = [*self.frame.wanted, *(name for step in hosted for name in self._handed(step)),
+        own = {step: self._own(step) for step in hosted}
+        wanted = [*self.frame.wanted, *(name for step in hosted for name in step.reads if name not in own[step]),
                   *(name for name in (following.reads if following is not None else ()) if name in self.makers)]
         named: list[tuple[str, Value]] = []
         results: dict[str, int | tuple[int, ...]] = {}
@@ -306,24 +309,30 @@ class _Cut:
             else:
                 results[name] = len(named)
                 named.append((name, self.scope.value(name)))
+        apart = self._states(dict.fromkeys(name for names in own.values() for name in sorted(names)))
+        kept = {state.name: self.scope.weights.arrays[state.name] for state in apart}
         graph, weights = self._graph(named)
         self.cutter.warnings += [w for w in self.scope.warnings if w not in self.cutter.warnings]
         inputs = tuple(self.scope.inputs[v] for v in graph.inputs) if graph is not None else ()
         errors = {step: self.blocked[step] for step in hosted if step in self.blocked and any(True for _ in graphs_of(step.node))}
         deciding = {step: error.names for step, error in errors.items() if isinstance(error, DynamicOperandError)}
-        return Piece(graph, inputs, results, known, weights, tuple(hosted), following, deciding)
+        return Piece(graph, inputs, results, known, kept | weights, tuple(hosted), following, deciding, apart)
 
-    def _handed(self, step: Step) -> list[str]:
-        """What a step for Python reads. Light weights that only the body of a loop reads, several turns of which are a
-        piece, are not handed on: they are states of those pieces, as of any other."""
+    def _own(self, step: Step) -> set[str]:
+        """Light weights that only the body of a loop reads, several turns of which are a piece. They are not handed to
+        it: they are states of those pieces, as of any other."""
         together = step.turns() if step.node.op_type == "Loop" else None
         if together is None or not together[0].guessed:
-            return list(step.reads)
+            return set()
         own = {name for name in step.reads if name not in step.node.input and name not in self.types
                and name not in self.makers and name in self.scope.weights}
-        if sum(elements_bytes(self.scope.model.tensors[name]) for name in own) > LIGHT:
-            return list(step.reads)
-        return [name for name in step.reads if name not in own]
+        light = sum(elements_bytes(self.scope.model.tensors[name]) for name in own) <= LIGHT
+        return own if light else set()
+
+    def _states(self, names: Iterable[str]) -> tuple[State, ...]:
+        """The states that weights are."""
+        values = [self.scope.value(name) for name in names]
+        return tuple(state for state in self.scope.graph.states if state.input in values)
 
     def _graph(self, named: list[tuple[str, Value]]) -> tuple[Graph | None, dict[str, np.ndarray]]:
         if not named:

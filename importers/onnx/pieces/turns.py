@@ -10,6 +10,8 @@ from typing import ClassVar
 import numpy as np
 from onnx import GraphProto, NodeProto, helper, numpy_helper
 
+from tileflow.graph.op import plain_domain
+
 from ..control import SOME_TURNS, plain_condition, steady
 from ..domains.marks import DOMAIN
 from ..functions import read_names
@@ -19,7 +21,6 @@ from ..rows import MOST as MOST_IN_A_ROW
 from ..rows import ROW_OF_TURNS
 from ..unfold import every_node
 
-PLAIN = ("", "ai.onnx")
 ALONE = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial", "Loop",
          "Scan", "SequenceMap")
 """What draws, or may go on for long: no turn that does so is made for nothing."""
@@ -162,7 +163,7 @@ def many_turns(node: NodeProto) -> ManyTurns | None:
     kept = [i for i in range(carried) if i not in grown]
     counted = tuple(i for i, g in grown.items() if g.before)
     growing = tuple(i for i, g in grown.items() if g.read)
-    if growing and any(n.op_type in ALONE and n.domain in PLAIN for n in every_node(graph.node)):
+    if growing and any(n.op_type in ALONE and plain_domain(n.domain) == "" for n in every_node(graph.node)):
         return None
     body, number, on = GraphProto(), graph.input[0].name, prefix + "on"
     lengths = {i: f"{prefix}length {i}" for i in counted}
@@ -217,7 +218,8 @@ def _grown(graph: GraphProto, start: str, end: str, reads: Counter[str]) -> Grow
     """How the body makes the carried value `end` of `start`, where all that it does is to append; sequences may be
     asked for their length, and tensors be read."""
     makers = {name: k for k, n in enumerate(graph.node) for name in n.output}
-    lengths = [(k, n.input[0]) for k, n in enumerate(graph.node) if n.op_type == "SequenceLength" and n.domain in PLAIN]
+    lengths = [(k, n.input[0]) for k, n in enumerate(graph.node)
+               if n.op_type == "SequenceLength" and plain_domain(n.domain) == ""]
     added: list[str] = []
     kept: list[int] = []
     sizes: dict[str, int] = {}
@@ -230,7 +232,7 @@ def _grown(graph: GraphProto, start: str, end: str, reads: Counter[str]) -> Grow
         if name == start:
             break
         node = graph.node[makers[name]] if name in makers else None
-        if node is None or node.domain not in PLAIN or axis is not None:
+        if node is None or plain_domain(node.domain) != "" or axis is not None:
             return None
         kept.append(makers[name])
         if node.op_type == "SequenceInsert" and len(node.input) == 2:
