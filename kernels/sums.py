@@ -13,9 +13,10 @@ from typing import Any
 
 from llvmlite import ir
 
+from .isa.inlined import Inlined
 from .isa.paths import PATHS
 from .isa.vector import ELEMENTS, INT32, Emitter, as_intrinsic, itemsize, word
-from .machine.values import Inlined, View
+from .machine.values import View
 
 WIDE = 128                # bytes side by side: four registers of 32 bytes hide the latency of an addition
 NARROW = 32

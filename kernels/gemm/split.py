@@ -15,12 +15,11 @@ import functools
 from typing import Any
 
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
 from ..isa import cpu
 from ..isa.amx import ROW, ROWS, SIDE, TERMS, TILE
 from ..isa.half import read
+from ..isa.inlined import over_words
 from ..isa.vector import ELEMENTS, Emitter, as_intrinsic, itemsize, vector, word
 from .micro import copy, transpose
 
@@ -145,21 +144,16 @@ def deposit(dtype: str) -> Any:
     return _kernel("deposit", dtype, 1, cpu.current())
 
 
-@intrinsic
-def peek(_typing: Any, address: Any) -> Any:
+@over_words(1)
+def peek(b: Any, address: Any) -> Any:
     """The unsigned 32-bit word at an address."""
-    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        return builder.zext(builder.load(builder.inttoptr(args[0], ELEMENTS["i4"].as_pointer()), align=4), ir.IntType(64))
-    return types.intp(types.intp), generate
+    return b.zext(b.load(b.inttoptr(address, ELEMENTS["i4"].as_pointer()), align=4), ir.IntType(64))
 
 
-@intrinsic
-def poke(_typing: Any, address: Any, value: Any) -> Any:
+@over_words(2)
+def poke(b: Any, address: Any, value: Any) -> None:
     """Write a 32-bit word."""
-    def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        builder.store(builder.trunc(args[1], ELEMENTS["i4"]), builder.inttoptr(args[0], ELEMENTS["i4"].as_pointer()), align=4)
-        return context.get_dummy_value()
-    return types.void(types.intp, types.intp), generate
+    b.store(b.trunc(value, ELEMENTS["i4"]), b.inttoptr(address, ELEMENTS["i4"].as_pointer()), align=4)
 
 
 def _clear(address: int, nbytes: int) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba.core import cgutils
 
+from .inlined import outside
 from .vector import INT32, Emitter
 
 Function = Callable[..., Any]
@@ -128,7 +128,7 @@ def _libm(name: str) -> Function:
     """A function that calls C's `name` on each lane. "nobuiltin": LLVM must not replace it by another approximation."""
     def call(e: Emitter, *args: Any) -> Any:
         kind = ir.FunctionType(DOUBLE, [DOUBLE] * len(args))
-        function = cgutils.get_or_insert_function(e.b.module, kind, name)
+        function = outside(e.b.module, kind, name)
         function.attributes.add("nobuiltin")
         function.attributes.add("nounwind")
         result = ir.Constant(args[0].type, ir.Undefined)

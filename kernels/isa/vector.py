@@ -11,14 +11,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.core.errors import TypingError
-from numba.extending import intrinsic
 
 from .. import dtypes
-from ..machine import content
 from . import cpu
+from .inlined import Inlined, outside
 
 WORD, BIT, INT32 = ir.IntType(64), ir.IntType(1), ir.IntType(32)
 _FLOATS = {"f2": ir.HalfType(), "f4": ir.FloatType(), "f8": ir.DoubleType()}
@@ -63,7 +59,7 @@ class Emitter:
     def call(self, name: str, result: ir.Type, args: Sequence[Any]) -> Any:
         """Call an LLVM intrinsic or function by its full name."""
         kind = ir.FunctionType(result, [a.type for a in args])
-        return self.b.call(cgutils.get_or_insert_function(self.b.module, kind, name), list(args))
+        return self.b.call(outside(self.b.module, kind, name), list(args))
 
     def unary(self, name: str, x: Any) -> Any:
         """`llvm.<name>` of a scalar or vector: sqrt, fabs, floor, ceil, rint, trunc ..."""
@@ -254,25 +250,11 @@ def define(module: ir.Module, name: str, parameters: int, path: cpu.Cpu, emit: E
     return function
 
 
-def as_intrinsic(name: str, parameters: str, path: cpu.Cpu, emit: Emit, status: bool = False) -> Any:
-    """A Numba intrinsic over intp parameters ("m, n, a ...") that calls the function `define` makes; with `status` it returns a word.
+def as_intrinsic(name: str, parameters: str, path: cpu.Cpu, emit: Emit, status: bool = False) -> Inlined:
+    """What bodies call over words ("m, n, a ..."): the function that `define` makes; with `status` it gives a word."""
+    count = len(re.split(r",\s*", parameters))
 
-    Anything but an integer in a call is a typing error: an array where an address belongs would crash.
-    """
-    names = re.split(r",\s*", parameters)
-    signature = (types.intp if status else types.void)(*[types.intp] * len(names))
-
-    def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        result = builder.call(define(builder.module, name, len(names), path, emit, status), args)
-        return result if status else context.get_dummy_value()
-
-    def typing(*given: Any) -> Any:
-        for parameter, kind in zip(names, given, strict=True):
-            if not isinstance(kind, types.Integer | types.Boolean):
-                raise TypingError(f"{name}: {parameter} must be an integer (addresses as x.ctypes.data), got {kind}")
-        return signature, generate
-
-    scope = {"typing": typing}
-    text = f"def {name}(context, {parameters}):\n    return typing({parameters})\n"
-    exec(text, scope)                                                                  # our own two lines
-    return intrinsic(content.written(scope[name], text))
+    def called(b: ir.IRBuilder, *args: Any) -> Any:
+        result = b.call(define(b.module, name, count, path, emit, status), args)
+        return result if status else None
+    return Inlined(name, called, count)

@@ -3,11 +3,13 @@ nothing that is not asked of the system's own libraries by name."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 from llvmlite import binding, ir
-from numba.core.compiler_lock import global_compiler_lock
 
 from ..isa.target import Target
 from . import codegen
@@ -31,7 +33,18 @@ class Entry:
     words: int = 4
 
 
-@global_compiler_lock
+_compiling = threading.RLock()
+
+
+@contextmanager
+def compiling() -> Iterator[None]:
+    """One compilation at a time: what LLVM makes code in is the process's, and Numba's, too, where that is there."""
+    numba = getattr(sys.modules.get("numba.core.compiler_lock"), "global_compiler_lock", nullcontext())
+    with _compiling, numba:
+        yield
+
+
+@compiling()
 def built(entries: Sequence[Entry], target: Target) -> tuple[bytes, str]:
     """The object of these functions for a target, and a hash of their code as LLVM was given it, which is the same for
     the same code.

@@ -10,7 +10,6 @@ import functools
 from typing import Any
 
 from llvmlite import binding
-from numba.core.llvm_bindings import create_pass_builder
 
 from ..isa.target import Target
 
@@ -37,6 +36,12 @@ def _for(processor: str, features: str) -> binding.TargetMachine:
         cpu=processor, features=features, opt=OPTIMISATION, **_machine())
 
 
+def _passes(machine: binding.TargetMachine, level: int, loops: bool = False) -> binding.PassBuilder:
+    tuning = binding.create_pipeline_tuning_options()
+    tuning.speed_level, tuning.slp_vectorization, tuning.loop_vectorization = level, False, loops
+    return binding.create_pass_builder(machine, tuning)
+
+
 def empty_module() -> binding.ModuleRef:
     """A module to link others into."""
     module = binding.parse_assembly("")
@@ -49,13 +54,13 @@ def emitted(module: binding.ModuleRef, target: Target, entries: frozenset[str]) 
     machine = _for(target.processor, target.features)
     # As Numba does it: inlining first, cheaply, and loops turned to test at their ends, by which the vectoriser knows
     # them.
-    builder = create_pass_builder(machine, opt=0)
+    builder = _passes(machine, 0)
     passes = builder.getModulePassManager()
     passes.add_loop_rotate_pass()
     passes.add_instruction_combine_pass()
     passes.add_jump_threading_pass()
     passes.run(module, builder)
-    builder = create_pass_builder(machine, opt=OPTIMISATION, loop_vectorize=True)
+    builder = _passes(machine, OPTIMISATION, loops=True)
     builder.getModulePassManager().run(module, builder)
     _nameless(module, entries)
     module.verify()

@@ -48,7 +48,7 @@ def written(function: Any, text: str) -> Any:
 
 def _words(value: Any, met: dict[int, int]) -> Iterator[str]:
     """Words that differ where machine code may. met: the functions met so far, numbered by their ids; a function may call itself."""
-    value = getattr(value, "py_func", getattr(value, "_defn", value))              # what Numba's dispatchers and intrinsics are made of
+    value = getattr(value, "py_func", value)              # what Numba's dispatchers are made of
     kind = type(value)
     yield kind.__qualname__
     is_type = isinstance(value, type)

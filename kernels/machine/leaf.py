@@ -27,11 +27,10 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
 from ..dtypes import ELEMENTS
 from ..isa import cpu
+from ..isa.inlined import over_words
 from ..isa.target import Target
 from ..isa.vector import WORD, word
 from . import build, content, stored, values, words
@@ -317,13 +316,10 @@ def generic(signature: str, dtypes: tuple[str, ...] = ("f4", "f8"), **options: A
     return lambda function: Generic(function, signature, dtypes, **options)
 
 
-@intrinsic
-def invoke(_typing: Any, function: Any, block: Any, lo: Any, hi: Any, worker: Any) -> Any:
-    """Call a leaf by address from compiled code."""
-    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        target = ir.FunctionType(WORD, [WORD] * 4).as_pointer()
-        return builder.call(builder.inttoptr(args[0], target), args[1:])
-    return types.intp(*[types.intp] * 5), generate
+@over_words(5)
+def invoke(b: ir.IRBuilder, function: Any, *args: Any) -> Any:
+    """Call a leaf by address from compiled code: block, lo, hi, worker."""
+    return b.call(b.inttoptr(function, ir.FunctionType(WORD, [WORD] * 4).as_pointer()), args)
 
 
 _CALL = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 4)

@@ -5,12 +5,11 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
+from ..isa.inlined import Inlined, over_words
 from ..isa.paths import PATHS
 from ..isa.vector import BIT, WORD, Emitter, as_intrinsic
-from .values import Array, Inlined, View
+from .values import Array, View
 
 
 def address_of(x: Any) -> Any:
@@ -18,12 +17,10 @@ def address_of(x: Any) -> Any:
     return np.intp(x.ctypes.data)
 
 
-@intrinsic
-def word_at(_typing: Any, address: Any, index: Any) -> Any:
+@over_words(2)
+def word_at(b: ir.IRBuilder, address: Any, index: Any) -> Any:
     """A whole number (int64) of an array, by its address and index."""
-    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        return builder.load(builder.gep(builder.inttoptr(args[0], WORD.as_pointer()), [args[1]]))
-    return types.intp(types.intp, types.intp), generate
+    return b.load(b.gep(b.inttoptr(address, WORD.as_pointer()), [index]))
 
 
 def _clear(e: Emitter, address: Any, nbytes: Any) -> None:

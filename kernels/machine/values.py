@@ -8,7 +8,7 @@ that they are made of.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,18 +83,6 @@ class Record:
 
     kind: Fields
     words: tuple[Any, ...]
-
-
-@dataclass(frozen=True)
-class Inlined:
-    """What functions over words call where arrays count: `emit(builder, *values)` writes its code there and gives its
-    value."""
-
-    name: str
-    emit: Callable[..., Any]
-
-    def __call__(self, *_args: Any) -> Any:
-        raise TypeError(f"{self.name} has code in leaves, and none in Python")
 
 
 def kind_of(value: Any) -> Any:

@@ -8,10 +8,10 @@ counts, truth), uint64, int32, float32 and float64 numbers, views of arrays, and
 `while`, `for` over a tuple or a `range(...)` whose step is positive or written with its sign, arithmetic as Python has
 it (whole numbers are divided by none that is 0; with a float they are float64), comparisons, `and`, `or` and `not`
 (which are 0 or 1), `min` and `max`, roots, exponentials and logarithms, several results, calls of other such
-functions, of what is `Inlined` and of Numba's intrinsics over words. A view is read and written by element, and cut by
-indices and a slice of the axis behind them; indices are not negative, and a slice of a view is given one number. Where
-a word is asked for, a view is its address and a float its bits. Names that are not its own are constants or functions
-where it was written; functions may be arguments, too. Anything else is a TypeError that names the line.
+functions, and of what is `Inlined`. A view is read and written by element, and cut by indices and a slice of the axis
+behind them; indices are not negative, and a slice of a view is given one number. Where a word is asked for, a view is
+its address and a float its bits. Names that are not its own are constants or functions where it was written; functions
+may be arguments, too. Anything else is a TypeError that names the line.
 
 A variable is of one kind throughout: what is a whole number here and a float there is float64. int32 are elements of
 arrays of such, what `np.int32` makes and the least of these; with any arithmetic they are words. uint64 are elements
@@ -31,8 +31,8 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import types
 
+from ..isa.inlined import Inlined
 from ..isa.paths import PATHS
 from ..isa.vector import BIT, WORD, Emitter, word
 from . import build, values
@@ -41,13 +41,6 @@ from .values import F4, F8, I4, U8, WHOLE, Fields, Known, Record, View
 _ORDERS = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="}
 _BITS = {ast.BitAnd: "and_", ast.BitOr: "or_", ast.BitXor: "xor", ast.LShift: "shl", ast.RShift: "ashr"}
 _ARITHMETIC = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul"}
-
-
-class _Context:
-    """All that intrinsics over words ask of Numba's."""
-
-    def get_dummy_value(self) -> None:
-        return None
 
 
 class _Again(Exception):
@@ -388,7 +381,7 @@ class _Writer:
             return (F8 if isinstance(known, float) else F4)(float(known))
         if isinstance(known, tuple) and all(isinstance(n, int | float) for n in known):
             return tuple(word(n) if isinstance(n, int) else F8(n) for n in known)
-        if isinstance(known, FunctionType | type | values.Inlined) or hasattr(known, "_defn"):
+        if isinstance(known, FunctionType | type | Inlined):
             return Known(known)
         if isinstance(node, ast.Name) and node.id in self._places:
             return values.rebuilt(self._kinds[node.id], iter([b.load(place) for place in self._places[node.id]]))
@@ -560,10 +553,8 @@ class _Writer:
                 args.append(self._value(a))
         if isinstance(called, FunctionType):
             return self._passed(node, called, args)
-        if hasattr(called, "_defn"):
-            return self._intrinsic(called, args)
-        if isinstance(called, values.Inlined):
-            return called.emit(b, *(values.cast(b, a, WORD) if values.kind_of(a) in WHOLE else a for a in args))
+        if isinstance(called, Inlined):
+            return self._inlined(node, called, args)
         if isinstance(called, type) and hasattr(called, "_fields"):
             return Record(Fields(called._fields), tuple(values.cast(b, a, WORD) for a in args))
         if not args:
@@ -578,11 +569,14 @@ class _Writer:
             return made
         raise self._bad(node)
 
-    def _intrinsic(self, called: Any, args: Sequence[Any]) -> Any:
-        """A call of one of Numba's over words."""
-        signature, generate = called._defn(None, *[types.intp] * len(args))
-        made = generate(_Context(), self._b, signature, [values.to_word(self._b, a) for a in args])
-        return None if signature.return_type == types.void else made
+    def _inlined(self, node: ast.Call, called: Inlined, args: Sequence[Any]) -> Any:
+        if called.words is None:
+            return called.emit(self._b, *(values.cast(self._b, a, WORD) if values.kind_of(a) in WHOLE else a
+                                          for a in args))
+        known = all(isinstance(a, View) or values.kind_of(a) in values.NUMBERS for a in args)
+        if len(args) != called.words or not known:
+            raise self._bad(node)
+        return called.emit(self._b, *(values.to_word(self._b, a) for a in args))
 
     def _passed(self, node: ast.Call, called: FunctionType, args: Sequence[Any]) -> Any:
         """A call of another such function."""
