@@ -95,6 +95,18 @@ def test_no_number_has_one_sign_beside_a_users_code(tmp_path: Path) -> None:
     assert found[0] == found[1] != ""
 
 
+def test_a_cold_start_needs_no_numba(tmp_path: Path) -> None:
+    """Which takes a third of a second to import."""
+    script = ("import sys, numpy as np, tileflow\n"
+              "made = tileflow.inference_model('tileflow/data/digits_cnn.onnx')(np.ones((1, 1, 8, 8), np.float32))\n"
+              "assert made.shape == (1, 10) and 'numba' not in sys.modules")
+    environment = {**os.environ, "TILEFLOW_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=200,
+                          env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    assert list(tmp_path.rglob("*.nbc"))
+
+
 KERNEL = r"""
 import numpy as np
 from test_cache import add
