@@ -117,20 +117,6 @@ def test_copy_and_transpose_touch_only_their_matrices(path: str, dtype: str) -> 
             assert (edge("c").array((shape[0], shape[1] + 3), dtype)[:, :3] == -1).all()
 
 
-def test_micro_kernels_refuse_arrays_where_addresses_belong() -> None:
-    from numba import njit
-    from numba.core.errors import TypingError
-
-    kernel = copy("f4")
-
-    @njit
-    def wrong(x):
-        kernel(1, 1, x, 4, x, 4)
-
-    with pytest.raises(TypingError, match="must be an integer"):
-        wrong(np.zeros(3, np.float32))
-
-
 def run(p: GemmProblem, a: np.ndarray, b: np.ndarray, *, bias: Bias | None = None, addend: np.ndarray | None = None,
         cuts: int = 1,
         force: Blocking | None = None, alpha: float = 1.0, beta: float = 1.0, epilogue: Epilogue | None = None,

@@ -219,6 +219,24 @@ def test_words_and_numbers_without_sign_do_not_mix(text: str) -> None:
         Leaf(names["body"], "u8[:], f8[:], i8", key=text).compile()
 
 
+@pytest.mark.parametrize("given", ["to", "to, 1, 2", "to, (1, 2)"])
+def test_what_is_inlined_takes_as_many_words_as_it_says(given: str) -> None:
+    """Arrays are their addresses; a tuple is no word."""
+    names: dict[str, Any] = {"store": store}
+    source = f"def body(to):\n    store({given})\n"
+    exec(source, names)
+    names["body"].__written__ = source
+    with pytest.raises(TypeError, match=r"line 2: store\(.*is nothing over words"):
+        Leaf(names["body"], "i8[:]", key=given).compile()
+    out = np.zeros(1, np.int64)
+    assert Leaf(seven, "i8[:]")(out) == 0
+    assert out[0] == 7
+
+
+def seven(to):  # type: ignore[no-untyped-def]
+    store(to, 7)
+
+
 def wrapped(x: Any, y: Any) -> Any:
     """int32 in, int32 out."""
     return np.int32(x + y)
