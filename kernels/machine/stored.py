@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import json
+import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -90,9 +91,9 @@ def _mathematics() -> dict[str, int]:
 def _link(name: str, payload: bytes) -> Code:
     head, _, made = payload.partition(b"\n")
     engine = _engine()
-    # Numba, where it is imported, names other versions of these, whose NaN have another sign.
-    for symbol, address in _mathematics().items():
-        binding.add_symbol(symbol, address)
+    if "numba" in sys.modules:                             # names other versions of these, whose NaN have another sign
+        for symbol, address in _mathematics().items():
+            binding.add_symbol(symbol, address)
     engine.add_object_file(binding.ObjectFileRef.from_data(made))
     engine.finalize_object()
     return _linked.setdefault(name, Code(tuple(engine.get_function_address(symbol)
