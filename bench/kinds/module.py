@@ -2,6 +2,7 @@
 torch.compile on the other."""
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -38,7 +39,7 @@ class Module(Problem):
         return peer_modules.NETWORKS[self.network](np.random.default_rng(0))
 
     def flops(self) -> float:
-        """Of products and convolutions, forwards and backwards, as PyTorch counts them."""
+        """Of products and convolutions, forwards and backwards, as PyTorch counts them where it counts them rightly."""
         try:
             import torch
             from torch.utils.flop_counter import FlopCounterMode
@@ -47,7 +48,7 @@ class Module(Problem):
         net, rows = self.made()
         # oneDNN's LSTM is one operator, which is not counted; leaving it out has PyTorch warn of GPUs.
         with (warnings.catch_warnings(action="ignore"), torch.backends.mkldnn.flags(enabled=False),
-              FlopCounterMode(display=False) as counter):
+              FlopCounterMode(display=False, custom_mapping=_counts()) as counter):
             net(*map(torch.from_numpy, rows))[1].backward()
         return float(counter.get_total_flops())
 
@@ -103,6 +104,30 @@ class _Torch(_Checked):
         if variant:
             form = min(("float32", "autocast"), key=lambda name: _least(torch_step(problem, name, compiled)))
         super().__init__(problem, torch_step(problem, form, compiled))
+
+
+def _counts() -> dict[Any, Callable[..., int]]:
+    """What PyTorch's counter leaves out on a CPU (fused attention) or counts `groups` times (gradients of grouped
+    convolutions). Of causal attention the half that is needed counts, and scores that are computed again do not."""
+    import torch
+    aten = torch.ops.aten
+
+    def attention(q: Any, k: Any, v: Any, *rest: Any, products: int = 1, **named: Any) -> int:
+        (batch, heads, queries, size), (keys, width) = q, (k[2], v[3])
+        causal = named.get("is_causal", any(a is True for a in rest))
+        return products * 2 * batch * heads * queries * keys * (size + width) // (2 if causal else 1)
+
+    def attention_gradient(_g: Any, q: Any, k: Any, v: Any, *rest: Any, **named: Any) -> int:
+        return attention(q, k, v, *rest, products=2, **named)
+
+    def convolution_gradient(g: Any, x: Any, w: Any, _bias: Any, _stride: Any, _padding: Any, _dilation: Any,
+                             transposed: bool, _output_padding: Any, _groups: Any, wanted: Any, **_: Any) -> int:
+        pixels = math.prod((x if transposed else g)[2:])
+        return 2 * (bool(wanted[0]) + bool(wanted[1])) * g[0] * pixels * math.prod(w)
+
+    return {aten._scaled_dot_product_flash_attention_for_cpu: attention,
+            aten._scaled_dot_product_flash_attention_for_cpu_backward: attention_gradient,
+            aten.convolution_backward: convolution_gradient}
 
 
 def _least(step: Callable[[], float]) -> float:

@@ -35,6 +35,8 @@ LINE = 64
 WIDE = 8
 """Columns of `outer`'s block for a single row, in vectors."""
 
+NARROW = 1
+"""Vectors of columns of the last strip, where no more are left."""
 MANY = 8
 """Columns of `dot`'s block for a single row of 16-bit numbers."""
 
@@ -138,14 +140,17 @@ def _outer(dtype: str, path: cpu.Cpu, ahead: int = 0) -> Any:
 
         start = e.b.select(e.b.icmp_signed("==", m, word(1)), e.b.and_(n, word(-WIDE * lanes)), word(0))
         e.loop(0, start, WIDE * lanes, [], wide)
-        if path.mask_registers:                     # masked vectors cost nothing there
-            e.loop(start, n, width, [], each(lanes, tile.vectors, True))
-            return
         whole = e.b.and_(n, word(-width))
+        few = e.b.icmp_signed("<=", e.b.sub(n, whole), word(NARROW * lanes))
+        last = e.b.select(few, whole, n)
+        if path.mask_registers:                     # masked vectors cost nothing there, but those without a column do
+            e.loop(start, last, width, [], each(lanes, tile.vectors, True))
+            e.loop(last, n, width, [], each(lanes, NARROW, True))
+            return
         e.loop(start, whole, width, [], each(lanes, tile.vectors, False))
         if path.masked_moves:
-            with e.when(e.b.icmp_signed("<", whole, n)):
-                strip(whole, lanes, tile.vectors, True)
+            e.loop(whole, last, width, [], each(lanes, tile.vectors, True))
+            e.loop(last, n, width, [], each(lanes, NARROW, True))
         else:                                      # no masked instructions: the last columns one by one
             e.loop(whole, n, 1, [], each(1, 1, False))
     return emit
