@@ -195,7 +195,7 @@ def _packer(dtype: str, path: cpu.Cpu) -> Any:
 
 
 @functools.cache
-def _masker(dtype: str, mask_dtype: str, path: cpu.Cpu) -> Any:
+def masker(dtype: str, mask_dtype: str, path: cpu.Cpu) -> Any:
     """Add the mask to a block of scores and hide what comes after each query. A 16-bit mask is widened into `spare`, block by block."""
     half, size, wide = mask_dtype in HALVES, itemsize(mask_dtype), itemsize(dtype)
     turn, along = (widen_turned(mask_dtype), widen_rows(mask_dtype)) if half else (transpose(dtype), copy(dtype))
@@ -263,7 +263,7 @@ def forward_body(dtype: str, mask_dtype: str, capped: bool, path: cpu.Cpu) -> Ca
     """What the forward leaf does, over the views of its arguments. A mask may have 16 bits."""
     size, step = itemsize(dtype), columns(dtype, path)
     cap_scores = _block_pass("cap", dtype, path)
-    product, fold, pack, apply_mask = outer(dtype), _block_pass("fold", dtype, path), _packer(dtype, path), _masker(dtype, mask_dtype, path)
+    product, fold, pack, apply_mask = outer(dtype), _block_pass("fold", dtype, path), _packer(dtype, path), masker(dtype, mask_dtype, path)
 
     def attention(q, k, v, mask, y, lse, scratch, scale, cap, s, lo, hi):  # type: ignore[no-untyped-def]
         heads, group, queries, keys, d, e, causal = s.heads, s.group, s.queries, s.keys, s.d, s.e, s.causal
@@ -328,7 +328,7 @@ def _backward_leaf(dtype: str, capped: bool, path: cpu.Cpu) -> Leaf:
 def backward_body(dtype: str, mask_dtype: str, capped: bool, path: cpu.Cpu) -> Callable[..., None]:
     """What the backward leaf does, over the views of its arguments. A mask may have 16 bits."""
     size, step = itemsize(dtype), columns(dtype, path)
-    product, pull, pack, apply_mask = outer(dtype), _block_pass("pull", dtype, path), _packer(dtype, path), _masker(dtype, mask_dtype, path)
+    product, pull, pack, apply_mask = outer(dtype), _block_pass("pull", dtype, path), _packer(dtype, path), masker(dtype, mask_dtype, path)
 
     cap_scores, multiply = _block_pass("cap_sloped", dtype, path), _multiplier(dtype, path)
 

@@ -37,6 +37,7 @@ WIDE = 8
 
 NARROW = 1
 """Vectors of columns of the last strip, where no more are left."""
+
 MANY = 8
 """Columns of `dot`'s block for a single row of 16-bit numbers."""
 

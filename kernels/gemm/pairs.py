@@ -58,24 +58,24 @@ def in_register(e: Emitter, words: Any) -> Any:
     return e.b.asm(ir.FunctionType(words.type, [words.type]), "", "=v,0", [words], False)
 
 
-def register_block(rows: int) -> Any:
-    """The code of one register block of C: `rows` x WIDTH."""
+def register_block(rows: int, vectors: int = VECTORS) -> Any:
+    """The code of one register block of C: `rows` by the first so many vectors of a panel."""
     words, sums_kind = vector("i4", LANES), vector("f4", LANES)
     zero = ir.Constant(sums_kind, None)
 
     def emit(e: Emitter, k: Any, a: Any, a_row: Any, a_k: Any, b: Any, c: Any, c_row: Any, accumulate: Any) -> None:
         starts = [e.opaque(e.address(a, e.times(a_row, i))) for i in range(0, rows, 3)]      # three rows to an address, as in `micro`
         twice = e.times(a_row, 2)
-        places = [e.address(c, e.times(c_row, i), v * LANES * 4) for i in range(rows) for v in range(VECTORS)]
+        places = [e.address(c, e.times(c_row, i), v * LANES * 4) for i in range(rows) for v in range(vectors)]
 
         def step(_k: Any, state: list[Any]) -> list[Any]:
             at_b, ats, sums = state[0], state[1:1 + len(starts)], state[1 + len(starts):]
-            right = [e.load(e.address(at_b, v * LANES * 4), words) for v in range(VECTORS)]
+            right = [e.load(e.address(at_b, v * LANES * 4), words) for v in range(vectors)]
             right = [in_register(e, r) for r in right] if rows == 1 else right        # with more rows a register holds it for all of them
             for i in range(rows):
                 left = e.splat(e.load(e.address(ats[i // 3], (0, a_row, twice)[i % 3]), ELEMENTS["i4"]), LANES)
-                for v in range(VECTORS):
-                    sums[i * VECTORS + v] = dot_pairs(e, sums[i * VECTORS + v], left, right[v])
+                for v in range(vectors):
+                    sums[i * vectors + v] = dot_pairs(e, sums[i * vectors + v], left, right[v])
             return [e.address(at_b, STEP), *(e.address(at, a_k) for at in ats), *sums]
 
         def run(done: Any, state: list[Any]) -> list[Any]:
@@ -93,10 +93,10 @@ def register_block(rows: int) -> Any:
     return emit
 
 
-def _outer(path: cpu.Cpu) -> Any:
+def _outer(path: cpu.Cpu, vectors: int) -> Any:
     def emit(e: Emitter, m: Any, k: Any, a: Any, a_row: Any, a_k: Any, b: Any, c: Any, c_row: Any, accumulate: Any) -> None:
         def block(rows: int, i: Any) -> None:
-            function = define(e.b.module, f"tileflow_pairs_{rows}", 8, path, register_block(rows))
+            function = define(e.b.module, f"tileflow_pairs_{rows}x{vectors}", 8, path, register_block(rows, vectors))
             e.b.call(function, [k, e.address(a, e.b.mul(i, a_row)), a_row, a_k, b, e.address(c, e.b.mul(i, c_row)), c_row, accumulate])
 
         by_rows(e, m, ROWS, block)
@@ -110,7 +110,13 @@ def outer(path: cpu.Cpu) -> Any:
     C [m, WIDTH] float32 = the sums over k pairs, as above, of A and B, or += where `accumulate` is not 0. Pair p of row i of A lies at
     a + i * a_row + p * a_k; `b` is a panel; row i of C lies at c + i * c_row.
     """
-    return as_intrinsic("tileflow_pairs", "m, k, a, a_row, a_k, b, c, c_row, accumulate", path, _outer(path))
+    return as_intrinsic("tileflow_pairs", "m, k, a, a_row, a_k, b, c, c_row, accumulate", path, _outer(path, VECTORS))
+
+
+@functools.cache
+def narrow(path: cpu.Cpu) -> Any:
+    """`outer` of a panel's first LANES columns: C is [m, LANES]."""
+    return as_intrinsic("tileflow_pairs_narrow", "m, k, a, a_row, a_k, b, c, c_row, accumulate", path, _outer(path, 1))
 
 
 def _weave(path: cpu.Cpu) -> Any:

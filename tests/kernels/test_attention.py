@@ -14,9 +14,11 @@ from tileflow import nn
 from tileflow.graph import Builder, Graph, TensorType, Value
 from tileflow.host.attention import causal_reach
 from tileflow.host.rewrite import rewrite
+from tileflow.kernels.attention import pairs
 from tileflow.kernels.attention.float32 import KEYS, QUERIES, scratch_elements
 from tileflow.kernels.attention.half import half_scratch_elements
 from tileflow.kernels.isa import cpu
+from tileflow.kernels.isa.paths import PATHS
 from tileflow.nn.module import record
 from tileflow.ops.attention import FusedAttention, FusedAttentionGrad
 from tileflow.passes.autograd import gradients
@@ -103,6 +105,83 @@ def test_half_against_torch() -> None:
         assert np.abs(np.float64(a) - exact).max() <= 1.1 * np.abs(theirs - exact).max()
 
 
+PAIRED = [((1, 4, 2, QUERIES + 3, KEYS + 17, 16, 12), NONE, (1, 4, QUERIES + 3, KEYS + 17), None),
+          ((2, 2, 1, 31, 5, 6, 34), (True, False, True, True), (2, 1, 1, 5), None),
+          ((2, 2, 2, QUERIES + 1, QUERIES + 1, 64, 64), (True,) * 4, None, None),
+          ((1, 2, 1, 2 * QUERIES, 2 * QUERIES, 32, 48), NONE, None, 0), ((1, 1, 1, 1, 1, 2, 2), NONE, None, None),
+          ((1, 2, 2, 7, 2 * KEYS + 1, 10, 70), NONE, None, 2 * KEYS - 9)]
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+
+
+@pytest.mark.skipif(not cpu.current().pairs, reason="this CPU has no products of pairs")
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize(("sizes", "inside", "masked", "reach"), PAIRED)
+def test_pairs(sizes: Any, inside: tuple[bool, bool, bool, bool], masked: tuple[int, ...] | None, reach: int | None,
+               sign: int) -> None:
+    """bfloat16 by products of pairs, from one, two and five workers: its weights are rounded before they are
+    multiplied, too, so an error is measured by the largest number of an array."""
+    assert pairs.serves("b2", sizes[5], sizes[6], False, cpu.current())
+    mask = None if masked is None else rng.standard_normal(masked).astype("float32" if masked[2] == 1 else BFLOAT16)
+    q, k, v, g = (a.astype(BFLOAT16) for a in operands(*sizes, inside))
+    op = FusedAttention(scale=sign * sizes[5] ** -0.5, reach=reach, inside=inside)
+    gradient, extra = FusedAttentionGrad(**op.attributes()), [] if mask is None else [mask]
+    wide = [np.float64(a) for a in (q, k, v, *extra)]
+    exact, exact_lse = op.reference(*wide)
+    y, lse = check_kernel(op, q, k, v, *extra, rtol=1e-4, atol=2.0 ** -7 * abs(exact).max())
+    np.testing.assert_allclose(lse, exact_lse, rtol=3e-6, atol=3e-6)
+    wanted = gradient.reference(np.float64(g), *wide[:3], wide[3] if extra else None, exact, exact_lse)
+    largest = max(abs(b).max() for b in wanted)
+    found = check_kernel(gradient, g, q, k, v, mask, y, lse, rtol=1e-4, atol=2.0 ** -6 * largest)
+    for a, b in [(y, exact), *zip(found, wanted, strict=True)]:
+        np.testing.assert_allclose(np.float64(a), b, rtol=0, atol=2.0 ** -7 * max(abs(b).max(), 1e-3))
+
+
+@pytest.mark.skipif(not cpu.current().pairs, reason="this CPU has no products of pairs")
+def test_special_values_of_pairs() -> None:
+    """As in float32: a score that is NaN or +inf spoils its query alone, and -inf hides a key, in whole blocks, too."""
+    q, k, v, g = (a.astype(BFLOAT16) for a in operands(1, 1, 1, 20, 2 * KEYS + 9, 8, 8))
+    mask = np.zeros((1, 1, 20, k.shape[2]), "float32")
+    mask[..., 1, :], mask[..., 2, :KEYS], mask[..., 3, KEYS:] = -np.inf, -np.inf, -np.inf
+    mask[..., 4, 5], mask[..., 5, 200], mask[..., 6, 3] = np.nan, np.inf, -np.inf
+    spoiled = [1, 4, 5]
+    y, lse = run_kernel(FusedAttention(scale=0.3), q, k, v, mask)
+    assert np.isnan(np.float32(y[0, 0, spoiled])).all()
+    assert np.isfinite(np.float32(np.delete(y[0, 0], spoiled, 0))).all()
+    assert np.isneginf(lse[0, 0, 1])
+    hidden = run_kernel(FusedAttention(scale=0.3), q, k[:, :, KEYS:], v[:, :, KEYS:])[0]
+    np.testing.assert_allclose(np.float32(y[0, 0, 2]), np.float32(hidden[0, 0, 2]), rtol=2.0 ** -7)
+    dq = run_kernel(FusedAttentionGrad(scale=0.3), g, q, k, v, mask, y, lse)[0]
+    assert np.isnan(np.float32(dq[0, 0, spoiled])).all()
+    assert np.isfinite(np.float32(np.delete(dq[0, 0], spoiled, 0))).all()
+
+
+@pytest.mark.skipif(not cpu.current().pairs, reason="this CPU has no products of pairs")
+@pytest.mark.parametrize("causal", [False, True])
+def test_pairs_against_torch(causal: bool) -> None:
+    """No further from float64 than PyTorch's own attention in bfloat16, forward and backward."""
+    torch = needs("torch")
+    q, k, v, g = (a.astype(BFLOAT16) for a in operands(2, 2, 2, 130, 130, 32, 32))
+    op = FusedAttention(scale=32 ** -0.5, reach=0 if causal else None)
+    y, lse = run_kernel(op, q, k, v)
+    ours = [y, *run_kernel(FusedAttentionGrad(**op.attributes()), g, q, k, v, None, y, lse)]
+
+    def there(kind: Any) -> list[np.ndarray]:
+        x = [torch.tensor(np.float32(a)).to(kind).requires_grad_() for a in (q, k, v)]
+        result = torch.nn.functional.scaled_dot_product_attention(*x, is_causal=causal)
+        result.backward(torch.tensor(np.float32(g)).to(kind))
+        return [result.detach().double().numpy(), *(a.grad.double().numpy() for a in x)]
+    for a, theirs, exact in zip(ours, there(torch.bfloat16), there(torch.float64), strict=True):
+        assert np.linalg.norm(np.float64(a) - exact) <= 1.05 * np.linalg.norm(theirs - exact)
+
+
+@pytest.mark.parametrize(("size", "capped", "path"), [(7, False, "bf16"), (8, True, "bf16"), (8, False, "avx512")])
+def test_what_pairs_do_not_serve(size: int, capped: bool, path: str) -> None:
+    """Heads of odd sizes, a softcap and other processors are left to float32's kernels."""
+    assert not pairs.serves("b2", size, 8, capped, PATHS[path])
+    assert not pairs.serves("f2", 8, 8, False, PATHS["bf16"])
+    assert pairs.serves("b2", 8, 8, False, PATHS["bf16"])
+
+
 @paths.exhaustive
 def test_float64() -> None:
     q, k, v, g = operands(2, 2, 1, 19, 140, 6, 3, dtype="float64")
@@ -159,6 +238,8 @@ def test_scratch_is_not_quadratic() -> None:
     for backward in (False, True):
         one, two = (half_scratch_elements(n, n, 64, 64, 1, backward, True)[1] for n in (8192, 16384))
         assert two < 2.1 * one < 2.1 * 8192 * 600
+        one, two = (pairs.scratch_elements(n, n, 64, 64, backward) for n in (8192, 16384))
+        assert two < 2.1 * one < 2.1 * 8192 * 300
 
 
 def test_errors() -> None:

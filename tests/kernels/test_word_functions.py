@@ -14,6 +14,7 @@ import pytest
 from llvmlite import ir
 
 from tileflow.kernels.attention import float32 as attention
+from tileflow.kernels.attention import pairs as attention_pairs
 from tileflow.kernels.conv import depthwise, direct
 from tileflow.kernels.conv.planar import blocks, correlate, product, transpose
 from tileflow.kernels.conv.winograd import products as winograd
@@ -383,8 +384,9 @@ def test_each_branch_is_over_words(path: str, monkeypatch: pytest.MonkeyPatch) -
     """Of each kind of leaf, those that its constants do not take included: no model and no processor is the first to
     find one that is not."""
     tiled = [tiles.pack_leaf(dtype, PATHS["amx"]) for dtype in tiles.LARGEST] if path == "avx512" else []
+    paired = [make("f4", PATHS["bf16"]) for make in (attention_pairs._forward_leaf, attention_pairs._backward_leaf)]
     monkeypatch.setattr(words._Writer, "_fixed", lambda self, test: None)
-    for leaf in [*_leaves(path), *tiled]:
+    for leaf in [*_leaves(path), *tiled, *(paired if path == "avx512" else [])]:
         leaf._entry().define(ir.Module(leaf.name))
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from ..graph.op import Op, Types, op
 from ..graph.sample import Sample, sample
 from ..graph.work import Axis, Operand, Reduce, Work
+from ..kernels.attention import pairs
 from ..kernels.attention.float32 import (
     FAR,
     FULL_MASK,
@@ -133,17 +134,23 @@ class _Attention(Op):
         sizes = AttentionSizes(s.heads, group, s.queries, s.keys, s.d, s.e, reach, layout, mode, *steps)
         return self.scale, self.softcap, sizes
 
-    def scratch(self, s: AttentionShape, q: TensorType, backward: bool) -> tuple[Any, ...]:
+    def scratch(self, s: AttentionShape, q: TensorType, backward: bool, cpu: Cpu) -> tuple[Any, ...]:
         """The leaf's arguments between the arrays and the numbers."""
         capped = self.softcap != 0
+        if pairs.serves(q.code, s.d, s.e, capped, cpu):
+            return (Scratch("blocks", (pairs.scratch_elements(s.queries, s.keys, s.d, s.e, backward),), "f4"),)
         if not q.is_half:
             return (Scratch("blocks", (scratch_elements(s.queries, s.keys, s.d, s.e, q.code, backward, capped),), q.code),)
         inner, whole = half_scratch_elements(s.queries, s.keys, s.d, s.e, s.heads // s.key_heads, backward, capped)
         return Scratch("blocks", (whole,), "f4"), inner
 
-    def leaf(self, q: TensorType, mask: TensorType | None, plain: Callable[..., Leaf], half: Callable[..., Leaf]) -> Leaf:
+    def leaf(self, s: AttentionShape, q: TensorType, mask: TensorType | None, cpu: Cpu, plain: Callable[..., Leaf],
+             half: Callable[..., Leaf], paired: Callable[..., Leaf]) -> Leaf:
         """The leaf for operands of this type and this mask."""
-        return half(q.code, (mask or q).code, self.softcap != 0) if q.is_half else plain(q.code, self.softcap != 0)
+        capped = self.softcap != 0
+        if pairs.serves(q.code, s.d, s.e, capped, cpu):
+            return paired((mask or q).code)
+        return half(q.code, (mask or q).code, capped) if q.is_half else plain(q.code, capped)
 
     def describe(self, s: AttentionShape, q: TensorType,
                  mask: TensorType | None) -> tuple[tuple[Axis, ...], list[Operand | None], Operand, Operand]:
@@ -239,9 +246,9 @@ class FusedAttention(_Attention):
             return [fill_call(Out(i, (t.size,)), bits, t.size, t.itemsize) for i, t, bits in ((0, y, 0), (1, lse, nothing)) if t.size]
         if not lse.size:
             return []
-        leaf = self.leaf(q, mask, attention_leaf, attention_half_leaf)
+        leaf = self.leaf(s, q, mask, cpu, attention_leaf, attention_half_leaf, pairs.attention_pairs_leaf)
         args = (flat(In, 0, q), flat(In, 1, k), flat(In, 2, v), flat(In, 0, q) if mask is None else flat(In, 3, mask),
-                flat(Out, 0, y), flat(Out, 1, lse), *self.scratch(s, q, False), *self.numbers(s, mask))
+                flat(Out, 0, y), flat(Out, 1, lse), *self.scratch(s, q, False, cpu), *self.numbers(s, mask))
         return [Call(leaf, args, s.batch * s.heads * blocks(s.queries), 1, s.flops * 1.5 / cpu.rates.products)]
 
 
@@ -294,8 +301,9 @@ class FusedAttentionGrad(_Attention):
         s = self.sizes(q, k, v, mask)
         if not s.keys or not s.queries or not s.batch:
             return [fill_call(Out(i, (t.size,)), 0, t.size, t.itemsize) for i, t in enumerate(outputs) if t.size]
-        leaf = self.leaf(q, mask, attention_grad_leaf, attention_half_grad_leaf)
+        leaf = self.leaf(s, q, mask, cpu, attention_grad_leaf, attention_half_grad_leaf,
+                         pairs.attention_pairs_grad_leaf)
         seen = flat(In, 1, q) if mask is None else flat(In, 4, mask)
         args = (flat(In, 0, g), flat(In, 1, q), flat(In, 2, k), flat(In, 3, v), seen, flat(In, 5, y), flat(In, 6, lse),
-                *(flat(Out, i, t) for i, t in enumerate(outputs)), *self.scratch(s, q, True), *self.numbers(s, mask))
+                *(flat(Out, i, t) for i, t in enumerate(outputs)), *self.scratch(s, q, True, cpu), *self.numbers(s, mask))
         return [Call(leaf, args, s.batch * s.key_heads, 1, s.flops * 3.5 / cpu.rates.products)]
