@@ -245,7 +245,7 @@ def _forward_leaf(mask: str, path: cpu.Cpu) -> Leaf:
         values, of_queries, scores, spare, weights, sums, largest, _ = _forward_places(queries, keys, d, e)
         total, factor, number = largest + row, largest + 2 * row, largest + 3 * row
         base = scratch.ctypes.data
-        plain = s.mode == NO_MASK and scale > 0      # scores are scaled where they are read; masks are added to scaled ones
+        plain = s.mode == NO_MASK and scale > 0      # scores are scaled where they are read, masks added to scaled ones
         scratch[number] = scale if plain else 1
         here = -1
         for unit in range(lo, hi):

@@ -229,3 +229,50 @@ def test_a_gradient_that_is_not_the_softcaps_blocks_the_rule() -> None:
     y = Var(node.inputs.index(tanh), "float64")
     node.op = OPS["Map"](exprs=(where(y <= 0.9, made, 0),))
     assert rewrite(graph) is graph
+
+
+# ---- gradients of cuts
+
+def cuts(*places: dict[str, tuple[int, ...]], extra: Callable[[Builder, Value], Value] | None = None,
+         kept: bool = False) -> Graph:
+    """A sum of SliceGrads into [3, 8], each of an input of its own; `extra` is done to the first, `kept`: it is read."""
+    graph = Graph("cuts")
+    b = Builder(graph)
+    parts = []
+    for i, place in enumerate(places):
+        op = OPS["SliceGrad"](shape=(3, 8), **place)
+        g = b.input(f"g{i}", TensorType("float64", op.taken((3, 8))))
+        parts.append(b.emit(op, g)[0])
+    if kept:
+        graph.outputs.append(parts[0])
+    total = parts[0] if extra is None else extra(b, parts[0])
+    for part in parts[1:]:
+        total = b.Add(part, total)
+    graph.outputs.append(total)
+    return graph
+
+
+def columns(first: int, last: int, step: int = 1) -> dict[str, tuple[int, ...]]:
+    return dict(starts=(first,), ends=(last,), axes=(1,), steps=(step,))
+
+
+@pytest.mark.parametrize("places", [
+    [columns(0, 3), columns(3, 5), columns(5, 8)], [columns(5, 8), columns(0, 5)], [columns(-4, 8), columns(0, -4)],
+    [dict(starts=(0,), ends=(1,)), dict(starts=(1,), ends=(3,))]])
+def test_cuts_that_fill_a_tensor_are_its_parts(places: Any) -> None:
+    graph = cuts(*places)
+    done = rewrite(graph)
+    assert [n.op.name for n in done.nodes] == ["Concat"]
+    feeds = {v.name: draw(v.shape, i) for i, v in enumerate(graph.inputs)}
+    wanted, got = evaluate(graph, feeds), run(done, feeds)
+    np.testing.assert_array_equal(got[graph.outputs[0]], wanted[graph.outputs[0].name])
+
+
+@pytest.mark.parametrize("graph", [
+    cuts(columns(0, 3), columns(4, 8)), cuts(columns(0, 4), columns(3, 8)), cuts(columns(0, 8, 2), columns(1, 8, 2)),
+    cuts(columns(7, -9, -1), columns(0, 0)), cuts(columns(0, 4), columns(2, 6), columns(6, 8)),
+    cuts(columns(0, 3), dict(starts=(1,), ends=(3,), axes=(0,))), cuts(columns(0, 3), columns(3, 8), kept=True),
+    cuts(columns(0, 3), columns(3, 8), extra=lambda b, v: b.Neg(v)),
+    cuts(columns(0, 3), columns(3, 8), extra=lambda b, v: b.Add(v, b.constant(np.ones((3, 8)))))])
+def test_other_sums_of_cuts_stay(graph: Graph) -> None:
+    assert rewrite(graph) is graph

@@ -5,6 +5,7 @@ from . import (
     channels_last,
     coarse,
     conv,
+    cuts,
     dequantized,
     integer,
     moves,
@@ -15,5 +16,5 @@ from . import (
     squares,
 )
 
-__all__ = ["attention", "channels_last", "coarse", "conv", "dequantized", "integer", "moves", "norm", "pool",
+__all__ = ["attention", "channels_last", "coarse", "conv", "cuts", "dequantized", "integer", "moves", "norm", "pool",
            "products", "recurrent", "squares"]
