@@ -235,7 +235,8 @@ def test_a_gradient_that_is_not_the_softcaps_blocks_the_rule() -> None:
 
 def cuts(*places: dict[str, tuple[int, ...]], extra: Callable[[Builder, Value], Value] | None = None,
          kept: bool = False) -> Graph:
-    """A sum of SliceGrads into [3, 8], each of an input of its own; `extra` is done to the first, `kept`: it is read."""
+    """A sum of SliceGrads into [3, 8], each of an input of its own; `extra` is done to the first, which is read where
+    it is `kept`."""
     graph = Graph("cuts")
     b = Builder(graph)
     parts = []
