@@ -111,16 +111,24 @@ PAIRED = [((1, 4, 2, QUERIES + 3, KEYS + 17, 16, 12), NONE, (1, 4, QUERIES + 3, 
           ((1, 2, 1, 2 * QUERIES, 2 * QUERIES, 32, 48), NONE, None, 0), ((1, 1, 1, 1, 1, 2, 2), NONE, None, None),
           ((1, 2, 2, 7, 2 * KEYS + 1, 10, 70), NONE, None, 2 * KEYS - 9)]
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+with_pairs = pytest.mark.parametrize("path", [path for path in cpu.available() if PATHS[path].pairs])
 
 
-@pytest.mark.skipif(not cpu.current().pairs, reason="this CPU has no products of pairs")
+@with_pairs
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize(("sizes", "inside", "masked", "reach"), PAIRED)
 def test_pairs(sizes: Any, inside: tuple[bool, bool, bool, bool], masked: tuple[int, ...] | None, reach: int | None,
-               sign: int) -> None:
+               sign: int, path: str) -> None:
     """bfloat16 by products of pairs, from one, two and five workers: its weights are rounded before they are
     multiplied, too, so an error is measured by the largest number of an array."""
-    assert pairs.serves("b2", sizes[5], sizes[6], False, cpu.current())
+    assert pairs.serves("b2", sizes[5], sizes[6], False, PATHS[path])
+    with cpu.forced(path):
+        check_pairs(sizes, inside, masked, reach, sign)
+
+
+def check_pairs(sizes: Any, inside: tuple[bool, bool, bool, bool], masked: tuple[int, ...] | None, reach: int | None,
+                sign: int) -> None:
+    """Of one kind of operands, on the current path."""
     mask = None if masked is None else rng.standard_normal(masked).astype("float32" if masked[2] == 1 else BFLOAT16)
     q, k, v, g = (a.astype(BFLOAT16) for a in operands(*sizes, inside))
     op = FusedAttention(scale=sign * sizes[5] ** -0.5, reach=reach, inside=inside)
@@ -136,8 +144,13 @@ def test_pairs(sizes: Any, inside: tuple[bool, bool, bool, bool], masked: tuple[
         np.testing.assert_allclose(np.float64(a), b, rtol=0, atol=2.0 ** -7 * max(abs(b).max(), 1e-3))
 
 
-@pytest.mark.skipif(not cpu.current().pairs, reason="this CPU has no products of pairs")
-def test_special_values_of_pairs() -> None:
+@with_pairs
+def test_special_values_of_pairs(path: str) -> None:
+    with cpu.forced(path):
+        check_special_values_of_pairs()
+
+
+def check_special_values_of_pairs() -> None:
     """As in float32: a score that is NaN or +inf spoils its query alone, and -inf hides a key, in whole blocks, too."""
     q, k, v, g = (a.astype(BFLOAT16) for a in operands(1, 1, 1, 20, 2 * KEYS + 9, 8, 8))
     mask = np.zeros((1, 1, 20, k.shape[2]), "float32")

@@ -211,6 +211,24 @@ def test_half_convolutions(path: cpu.Cpu, group: int) -> None:
             np.testing.assert_allclose(got.astype("f8"), exact, rtol=2e-3, atol=2e-3)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_attention(path: cpu.Cpu, dtype: str) -> None:
+    """Forward and backward, of an even and an odd number of keys and queries, with and without a mask."""
+    for queries, keys, size, masked in ((5, 7, 6, True), (34, 4, 18, False)):
+        kind = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+        q, k, v, g = (normal(1, 2, n, size, seed=i).astype(kind) for i, n in enumerate((queries, keys, keys, queries)))
+        mask = normal(1, 1, 1, keys).astype(kind) if masked else None
+        forward, backward = (OPERATORS[name](scale=0.3) for name in ("FusedAttention", "FusedAttentionGrad"))
+        extra, unit = [] if mask is None else [mask], 2.0 ** (-9 if dtype == "float16" else -6)
+        exact = run_reference(forward, *(a.astype("f8") for a in (q, k, v, *extra)))
+        y, lse = run_kernel(forward, q, k, v, *extra, workers=2)
+        wide = [a if a is None else a.astype("f8") for a in (g, q, k, v, mask)]
+        pulled = run_kernel(backward, g, q, k, v, mask, y, lse, workers=2)
+        wanted = [*exact, *run_reference(backward, *wide, *exact)]
+        for got, want in zip([y, lse, *pulled], wanted, strict=True):
+            np.testing.assert_allclose(got.astype("f8"), want, rtol=unit, atol=unit * abs(want).max())
+
+
 def test_pointwise_weight_gradients(path: cpu.Cpu) -> None:
     """A product for each image, the smaller operand laid out anew."""
     for c, filters in ((5, 19), (19, 5)):
