@@ -21,6 +21,18 @@ HALVES = HALF_CODES
 BITS16 = ir.IntType(16)
 
 
+class Bfloat(ir.types.HalfType):
+    """LLVM's bfloat, which llvmlite does not name."""
+
+    intrinsic_name = "bf16"
+
+    def __str__(self) -> str:
+        return "bfloat"
+
+
+Bfloat._create_instance()                # llvmlite's float types have one instance each
+
+
 def _like(type_: ir.Type, element: ir.Type) -> ir.Type:
     """`element` in as many lanes as `type_` has, or alone."""
     return ir.VectorType(element, type_.count) if isinstance(type_, ir.VectorType) else element
@@ -49,10 +61,37 @@ def widen(e: Emitter, dtype: str, bits: Any) -> Any:
 def narrow(e: Emitter, dtype: str, x: Any, rounded: bool = False) -> Any:
     """The 16-bit patterns nearest to float32 values (a scalar or a vector); `rounded`: these are values that the type
     has."""
+    if dtype == "f2" and e.path.f16c:
+        return e.b.bitcast(e.b.fptrunc(x, _like(x.type, ELEMENTS["f2"])), _like(x.type, BITS16))
+    if dtype == "b2" and not rounded and e.path.pairs and getattr(x.type, "count", 1) == _NARROWED:
+        return _narrow_at_once(e, x)
+    return _narrow_bits(e, dtype, x, rounded)
+
+
+_NARROWED = 16
+"""Lanes that the CPU's own conversion to bfloat16 takes."""
+_DENORMAL = 0x20
+"""VFPCLASSPS's bit of denormal numbers."""
+
+
+def _narrow_at_once(e: Emitter, x: Any) -> Any:
+    """float32 to bfloat16 by the CPU's instruction, which rounds denormals to zero: vectors that have some go the way of integers."""
+    halves = ir.VectorType(BITS16, _NARROWED)
+    found = e.b.bitcast(e.call("llvm.x86.avx512bf16.cvtneps2bf16.512", ir.VectorType(Bfloat(), _NARROWED), [x]), halves)
+    tiny = e.call("llvm.x86.avx512.fpclass.ps.512", ir.VectorType(ir.IntType(1), _NARROWED), [x, ir.Constant(ir.IntType(32), _DENORMAL)])
+    plain = e.b.block
+    with e.b.if_then(e.b.icmp_unsigned("!=", e.b.bitcast(tiny, BITS16), ir.Constant(BITS16, 0)), likely=False):
+        exact, there = _narrow_bits(e, "b2", x, False), e.b.block
+    result = e.b.phi(halves)
+    result.add_incoming(found, plain)
+    result.add_incoming(exact, there)
+    return result
+
+
+def _narrow_bits(e: Emitter, dtype: str, x: Any, rounded: bool) -> Any:
+    """Likewise by integers."""
     b = e.b
     halves, words, floats = _like(x.type, BITS16), _like(x.type, ELEMENTS["i4"]), x.type
-    if dtype == "f2" and e.path.f16c:
-        return b.bitcast(b.fptrunc(x, _like(x.type, ELEMENTS["f2"])), halves)
 
     def c(number: int) -> Any:
         return _constant(words, number)
