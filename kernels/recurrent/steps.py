@@ -71,8 +71,8 @@ def _asked(e: Emitter, size: Any, at: Any) -> None:
 def asked(path: cpu.Cpu) -> Any:
     """The function (bytes, address) that asks for the lines of a row that is read soon.
 
-    The vectors of a row are streams too short for hardware to follow: 1.06 in bfloat16, 1.02 in float32 of the speed without it, forward, at
-    256 units and 32 rows. Not backward, nor for what is written: 0.98.
+    The vectors of a row are streams too short for hardware to follow: 1.06 in bfloat16, 1.02 in float32 of the speed
+    without it, forward, at 256 units and 32 rows. Not backward, nor for what is written: 0.98.
     """
     return as_intrinsic(f"recurrent_asked_{path.name}", "size, at", path, _asked)
 
