@@ -18,7 +18,7 @@ def tap_offset(numbers: Any, axis: int, phase: int, tap: int) -> tuple[bool, int
     """Whether outputs of `phase` meet `tap` along an axis, and at which offset from q * in_step."""
     step = numbers[axis * AXIS + OUT_STEP]
     at = phase + numbers[axis * AXIS + BASE] + tap * numbers[axis * AXIS + TAP_STEP]
-    return at % step == 0, at // step
+    return (True, at) if step == 1 else (at % step == 0, at // step)
 
 
 def phase_taps(numbers: Any, phase: int) -> int:
@@ -99,9 +99,14 @@ def fill_table(numbers: Any, phase: int, first: int, count: int, x: int, x_row: 
                         t += 1
                         to = t * pitch + done
                         from_, until = within(c2 * i2 + d2, run, i2, n2) if inside else (0, 0)
-                        _fill(table, to, from_, zero, 0)
-                        _fill(table, to + from_, until - from_, line + (c2 * i2 + d2 + from_ * i2) * x_row, i2 * x_row)
-                        _fill(table, to + until, run - until, zero, 0)
+                        if until - from_ > 0:       # in whole vectors, then its ends
+                            _fill(table, to, run, line + (c2 * i2 + d2) * x_row, i2 * x_row)
+                            for i in range(from_):
+                                table[to + i] = zero
+                            for i in range(until, run):
+                                table[to + i] = zero
+                        else:
+                            _fill(table, to, run, zero, 0)
         done += run
     _fill(table, count, pitch - count, dump, 0)
     for tap in range(t):

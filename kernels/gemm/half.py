@@ -2,7 +2,8 @@
 
 B is laid out first: split into bfloat16 tiles where the CPU has them (a product of float16 is then four exact products, one of bfloat16
 one), as bfloat16 pairs where it multiplies these (pairs.py), else converted to float32 panels for the vector kernels; few rows of A read a
-transposed B where it lies. A block of C is summed in the worker's scratch, narrowed when it is finished and handed to its epilogue. With
+transposed B where it lies. A block of C is summed in the worker's scratch, narrowed when it is finished (a panel's
+columns at a time where pairs of A are read where they lie, which keeps the sums in the first-level cache) and handed to its epilogue. With
 float16 partials, as the tile machine keeps them, the sums are rounded to float16 after every PARTIAL products; a CPU with float16
 multiply-adds does these products with them (half_fma.py).
 """
@@ -26,8 +27,13 @@ from .micro import columns, dot, outer
 from .pack import GROUP, Packing, half_pack_leaf
 from .problem import BIASED, Bias, GemmProblem, GemmSizes, Panels, Serial, flat, last_two, simplify, starts
 
-WIDTH = 256
-"""Columns of a block of C."""
+WIDTH, UNITS = 1024, 8
+"""Columns of a block of C, and about how many blocks there are at least. Every further block beside another one reads
+its rows of A again, and lays them out again where A is transposed: one of 256 columns took 0.93 of the time of two of
+128 at 1024 x 256 x 2048 with A transposed.
+"""
+TILE_WIDTH, TILE_UNITS = 256, 16
+"""Likewise in tiles."""
 FEW, LONG = 8, 4096
 """Up to so many rows of A are multiplied with a transposed B as it is, that many terms at a time.
 
@@ -114,6 +120,7 @@ def _gemm(dtype: str, path: cpu.Cpu, way: str, partials: str) -> Leaf:
              "pairs": lambda: _pairs_block(path), "tiles": lambda: _tile_block(dtype),
              "native": lambda: _native_block(path)}[way]()
     read, write, finish = widen_rows(dtype), narrow_rows(dtype), finisher()
+    alone = pairs.WIDTH if way == "pairs" else 0        # columns rounded before the next ones where A is read as it lies
 
     def scale(scratch, sums, spare, height, width, cols, alpha, beta, biased, bias,  # type: ignore[no-untyped-def]
               bias_at, bias_row, bias_column):
@@ -142,12 +149,16 @@ def _gemm(dtype: str, path: cpu.Cpu, way: str, partials: str) -> Leaf:
             height, width = min(s.rows, s.m - i), min(s.cols, s.n - j)
             from_a = s.a_at + matrix // s.inner * s.a_outer + matrix % s.inner * s.a_inner + i * s.a_row
             from_b = s.b_at + matrix // s.inner * s.b_outer + matrix % s.inner * s.b_inner + j * s.b_col
-            block(height, width, s.k, address_of(a) + from_a, s.a_row, s.a_k, address_of(b) + from_b, s.b_col, sums, s.cols * 4, work)
-            if s.flags & BIASED != 0 or alpha != 1:
-                scale(scratch, 0, spare, height, width, s.cols, alpha, beta, s.flags & BIASED, bias,
-                      i * s.bias_row + (s.c_at + j) * s.bias_column, s.bias_row, s.bias_column)
             to = s.c_at + (matrix * s.m + i) * s.c_row + j
-            write(height, width, sums, s.cols * 4, address_of(c) + to * 2, s.c_row * 2)
+            piece = alone if alone != 0 and s.a_k == 2 and s.k % 2 == 0 else s.cols
+            for q in range(0, width, piece):
+                wide = min(piece, width - q)
+                block(height, wide, s.k, address_of(a) + from_a, s.a_row, s.a_k, address_of(b) + from_b + q * s.b_col,
+                      s.b_col, sums, piece * 4, work)
+                if s.flags & BIASED != 0 or alpha != 1:
+                    scale(scratch, 0, spare, height, wide, piece, alpha, beta, s.flags & BIASED, bias,
+                          i * s.bias_row + (s.c_at + j + q) * s.bias_column, s.bias_row, s.bias_column)
+                write(height, wide, sums, piece * 4, address_of(c) + (to + q) * 2, s.c_row * 2)
             finish(epilogue, rest, height, width, address_of(c), to, s.c_row, (s.c_at + j) % s.c_row)
 
     right = dtype if way == "dots" else "f4"
@@ -156,10 +167,12 @@ def _gemm(dtype: str, path: cpu.Cpu, way: str, partials: str) -> Leaf:
                 numbers=GemmSizes)
 
 
-def _blocks(p: GemmProblem, tall: int, panel: int) -> tuple[int, int]:
-    """Rows and columns of a block of C: about 16 blocks or more, if C is large enough for that."""
+def _blocks(p: GemmProblem, layout: _Layout) -> tuple[int, int]:
+    """Rows and columns of a block of C."""
+    wide, units = (TILE_WIDTH, TILE_UNITS) if layout.way == "tiles" else (WIDTH, UNITS)
+    tall, panel = layout.tall, layout.panel
     down = max(1, -(-p.m // 96))
-    across = max(-(-p.n // WIDTH), min(-(-16 // down), max(1, p.n // (2 * panel))))
+    across = max(-(-p.n // wide), min(-(-units // down), max(1, p.n // (2 * panel))))
     return -(-p.m // (down * tall)) * tall, -(-p.n // (across * panel)) * panel
 
 
@@ -275,7 +288,7 @@ def _piece(p: GemmProblem, first: int, n: int, layout: _Layout, operands: tuple[
            alpha: float, beta: float, bias: Bias | None, partials: str, epilogue: Epilogue | None) -> list[Call]:
     """The calls for `n` columns of C from `first` on; `operands` are A, those columns of B as the way reads them, C."""
     (a, right, c), dtype, path = operands, layout.dtype, layout.path
-    rows, cols = _blocks(replace(p, n=n), layout.tall, layout.panel)
+    rows, cols = _blocks(replace(p, n=n), layout)
     floats = rows * cols + cols
     if layout.way == "tiles":
         floats += tiled.scratch_bytes(dtype, path, rows) // 4

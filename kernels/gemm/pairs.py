@@ -16,7 +16,7 @@ from typing import Any
 from llvmlite import ir
 
 from ..isa import cpu
-from ..isa.half import BITS16
+from ..isa.half import BITS16, Bfloat
 from ..isa.vector import ELEMENTS, Emitter, as_intrinsic, define, vector, word
 from .micro import CHAIN, by_rows, copy, transpose
 from .split import poke
@@ -33,18 +33,9 @@ SKEW = 64
 """Bytes added to rows of words in scratch: rows a power of two apart would fight for the same cache sets."""
 
 
-class _Bfloat(ir.types.HalfType):
-    """LLVM's bfloat, which llvmlite does not name."""
-
-    intrinsic_name = "bf16"
-
-    def __str__(self) -> str:
-        return "bfloat"
-
-
 def dot_pairs(e: Emitter, sums: Any, left: Any, right: Any) -> Any:
     """sums + left.high * right.high, + left.low * right.low, in each of 16 lanes; `left` and `right` are words."""
-    kind = ir.VectorType(_Bfloat(), 2 * LANES)
+    kind = ir.VectorType(Bfloat(), 2 * LANES)
     return e.call("llvm.x86.avx512bf16.dpbf16ps.512", sums.type, [sums, e.b.bitcast(left, kind), e.b.bitcast(right, kind)])
 
 

@@ -34,9 +34,10 @@ clear = as_intrinsic("tileflow_clear", "address, nbytes", PATHS["generic"], _cle
 
 def within(first: int, count: int, step: int, limit: int) -> tuple[int, int]:
     """The part i0..i1 of i < count for which first + i * step is in 0..limit."""
-    i0 = min(count, max(0, (step - 1 - first) // step))
-    i1 = min(count, max(i0, (limit - 1 - first) // step + 1))
-    return i0, i1
+    # A table of addresses asks this for each line and tap: a division would be most of what it takes.
+    i0, i1 = (-first, limit - first) if step == 1 else ((step - 1 - first) // step, (limit - 1 - first) // step + 1)
+    i0 = min(count, max(0, i0))
+    return i0, min(count, max(i0, i1))
 
 
 def _shaped(_b: ir.IRBuilder, x: View, shape: tuple[Any, ...]) -> View:

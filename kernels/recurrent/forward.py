@@ -16,7 +16,7 @@ from ..machine.places import address_of
 from ..machine.status import INDEX_OUT_OF_RANGE, OK
 from .panels import padded, product
 from .rows import RowPass, row_functions, tail
-from .steps import SKEW, Steps, active, between, taken
+from .steps import SKEW, Steps, active, asked, between, taken
 
 ARRAYS = ("x", "q", "b", "p", "c", "h", "a", "s", "y", "r")
 """What the cell's expressions may name (see `ops/cells.py`)."""
@@ -45,7 +45,7 @@ def _leaf(dtype: str, forms: tuple[RowPass, ...], path: cpu.Cpu) -> Leaf:
     functions = row_functions(forms, ARRAYS, "q", dtype, path)
     first, last, two = functions[0], functions[-1], len(forms) > 1
     gap, halves = SKEW // size, dtype in HALVES
-    load, store = between(dtype)
+    (load, store), ask = between(dtype), asked(path)
 
     def recurrent(x, panels, b, lengths, h0, c0, p, y, yh, yc, record, scratch,  # type: ignore[no-untyped-def]
                   s, lo, hi, rest):
@@ -124,6 +124,7 @@ def _leaf(dtype: str, forms: tuple[RowPass, ...], path: cpu.Cpu) -> Leaf:
                                 if phase:
                                     last(n, across * size, rest, *values)
                                 else:
+                                    ask(gates * n * held, address_of(x) + (at + s.x_b) * gates * n * held)
                                     first(n, across * size, rest, *values)
                         r0, r1 = active(lengths, s.lengths, t, r1, b1)
             for i in range(rows):

@@ -1,11 +1,14 @@
 """What both leaves of a recurrent layer read in sizes and places, and how its rows are shared out."""
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
-from ..gemm.micro import copy
+from ..gemm.micro import LINE, copy
+from ..isa import cpu
 from ..isa.half import HALVES, narrow_rows, widen_rows
+from ..isa.vector import Emitter, as_intrinsic
 from ..machine.leaf import Numbers
 
 ROWS, TOGETHER = 16, 48
@@ -58,6 +61,20 @@ def between(dtype: str) -> tuple[Any, Any]:
     """The functions (rows, n, source, source_row, target, target_row) from memory to scratch, in which 16-bit numbers
     are float32, and back."""
     return (widen_rows(dtype), narrow_rows(dtype)) if dtype in HALVES else (copy(dtype), copy(dtype))
+
+
+def _asked(e: Emitter, size: Any, at: Any) -> None:
+    e.loop(0, size, LINE, [], lambda i, _state: e.prefetch(e.address(at, i)))
+
+
+@functools.cache
+def asked(path: cpu.Cpu) -> Any:
+    """The function (bytes, address) that asks for the lines of a row that is read soon.
+
+    The vectors of a row are streams too short for hardware to follow: 1.06 in bfloat16, 1.02 in float32 of the speed
+    without it, forward, at 256 units and 32 rows. Not backward, nor for what is written: 0.98.
+    """
+    return as_intrinsic(f"recurrent_asked_{path.name}", "size, at", path, _asked)
 
 
 def row_blocks(batch: int) -> tuple[int, int]:

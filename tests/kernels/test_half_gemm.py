@@ -83,6 +83,26 @@ def test_conversions_of_every_bit_pattern(path, dtype):
     np.testing.assert_array_equal(rounded, wanted.astype("f4"))
 
 
+@pytest.mark.parametrize("path", [paths.entry(path) for path in ALL if path.pairs])
+def test_the_cpus_own_rounding_to_bfloat16_keeps_denormals(path):
+    """The instruction makes zeros of them: a vector that has one, between two without, goes the way of integers."""
+    plain = np.array([1, -1.00390625, 1.01171875, 3e38, 3.4e38, -np.inf, np.nan, 0, -0.0, 2.0 ** -126, 1e-20, 7, 9, 11,
+                      0.1, -0.3], "f4")
+    tiny = plain.copy()
+    tiny[5::3] = [1e-40, -1.1754942e-38, 1e-45, 4.6e-41]        # below, up to the smallest normal one, to zero, to even
+    numbers = np.concatenate([plain, tiny, plain]).reshape(1, -1)
+    with cpu.forced(path):
+        leaf = converter(path.name, "b2")
+        leaf.compile()
+    bits = np.zeros(numbers.shape, np.uint16)
+    leaf(2, bits, numbers)
+    with np.errstate(all="ignore"):
+        wanted = numbers.astype(NUMPY["b2"])
+    assert (np.abs(wanted.astype("f4")) < 2.0 ** -126).sum() > 7
+    np.testing.assert_array_equal(bits.view(NUMPY["b2"]).astype("f4"), wanted.astype("f4"))
+    np.testing.assert_array_equal(bits[~np.isnan(numbers)], wanted.view(np.uint16)[~np.isnan(numbers)])
+
+
 def run(calls: list[Call], arrays: list[np.ndarray], c: np.ndarray, cuts: int = 1) -> np.ndarray:
     """Run calls over arrays of bits, each range in `cuts` parts, last part first."""
     run_all(calls, arrays, [c], cuts)
