@@ -14,7 +14,7 @@ import numpy as np
 from llvmlite import ir
 
 from tileflow.kernels.isa import cpu
-from tileflow.kernels.isa.vector import Emitter, as_intrinsic, vector, word
+from tileflow.kernels.isa.vector import Emitter, inlined_code, vector, word
 from tileflow.kernels.machine import job, pool
 from tileflow.kernels.machine.leaf import Leaf
 from tileflow.kernels.machine.table import CHUNK_NS, Table
@@ -71,7 +71,7 @@ def _tile_products(e: Emitter, times: Any, at: Any) -> None:
 def _burner(name: str, emit: Callable[..., None]) -> Leaf:
     """A leaf (rounds, one row of bytes per worker)."""
     path = cpu.current()
-    burn = as_intrinsic(f"tileflow_bench_{name}_{path.name}_{_version()}", "times, at", path, emit)
+    burn = inlined_code(f"tileflow_bench_{name}_{path.name}_{_version()}", "times, at", path, emit)
 
     def burner(times, scratch):                                # type: ignore[no-untyped-def]
         burn(times, scratch.ctypes.data)

@@ -13,7 +13,7 @@ from typing import Any
 from llvmlite import ir
 
 from .isa import cpu
-from .isa.vector import INT32, WORD, Emitter, as_intrinsic, itemsize, vector, word
+from .isa.vector import INT32, WORD, Emitter, inlined_code, itemsize, vector, word
 from .machine.call import Call, In, Out, Work
 from .machine.leaf import Leaf
 from .machine.places import address_of
@@ -73,7 +73,7 @@ def _places(dtype: str, largest: bool, last: bool, path: cpu.Cpu) -> Any:
         e.loop(0, rows, 1, [x, y], row)
 
     name = f"tileflow_places_{dtype}_{'max' if largest else 'min'}_{'last' if last else 'first'}_{path.name}"
-    return as_intrinsic(name, "rows, n, x, y", path, emit)
+    return inlined_code(name, "rows, n, x, y", path, emit)
 
 
 @functools.cache

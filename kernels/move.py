@@ -16,7 +16,7 @@ from llvmlite import ir
 
 from .dtypes import BITS
 from .isa import cpu
-from .isa.vector import Emitter, as_intrinsic, lanes_within, word
+from .isa.vector import Emitter, inlined_code, lanes_within, word
 from .machine.call import Call, In, Out, Work
 from .machine.leaf import Leaf, Numbers, generic
 from .machine.status import INDEX_OUT_OF_RANGE, OK
@@ -140,7 +140,7 @@ def _row_leaf(itemsize: int, path: cpu.Cpu) -> Leaf:
                 e.loop(whole, n, 1, [], lambda i, _: vector(i, element))
             return [e.b.add(at[0], x_step), e.b.add(at[1], y_step)]
         e.loop(0, rows, 1, [x, y], row)
-    copy_rows = as_intrinsic(f"copy_rows_{bits}_{path.name}", "rows, n, x, x_step, y, y_step", path, emit)
+    copy_rows = inlined_code(f"copy_rows_{bits}_{path.name}", "rows, n, x, x_step, y, y_step", path, emit)
     return Leaf(_move_rows(itemsize, copy_rows), f"{bits}[:], {bits}[:], numbers, lo, hi", numbers=MoveBox)
 
 
@@ -180,7 +180,7 @@ def _tile_leaf(itemsize: int, path: cpu.Cpu) -> Leaf:
         rows = [e.load(e.address(x, e.times(step, k)), kind) for k in range(tile)]
         for k, row in enumerate(e.transpose(rows)):
             e.store(row, e.address(y, e.times(stride, k)))
-    transpose = as_intrinsic(f"transpose_{bits}_{tile}_{path.name}", "x, step, y, stride", path, emit)
+    transpose = inlined_code(f"transpose_{bits}_{tile}_{path.name}", "x, step, y, stride", path, emit)
     return Leaf(_move_tiles(itemsize, tile, transpose), f"{bits}[:], {bits}[:], numbers, lo, hi", key=f"tile={tile}",
                 numbers=MoveBox)
 
@@ -216,7 +216,7 @@ def _few_leaf(itemsize: int, few: int, mixes: bool, lanes: int, path: cpu.Cpu) -
             for part, place in zip(e.woven(parts) if mixes else e.unwoven(parts), together if mixes else runs, strict=True):
                 e.store(part, place)
         e.along(n, lanes, vectors)
-    shuffled = as_intrinsic(f"few_{bits}_{few}_{mixes}_{lanes}_{path.name}", "n, x, y, apart", path, emit)
+    shuffled = inlined_code(f"few_{bits}_{few}_{mixes}_{lanes}_{path.name}", "n, x, y, apart", path, emit)
     return Leaf(_move_few(itemsize, few, mixes, shuffled), f"{bits}[:], {bits}[:], numbers, lo, hi",
                 key=f"{few} {mixes} {lanes} {path.name}", numbers=MoveBox)
 

@@ -15,7 +15,7 @@ from llvmlite import ir
 
 from .isa import cpu
 from .isa.half import HALVES, narrow, read, summed
-from .isa.vector import ELEMENTS, INT32, WORD, Emitter, as_intrinsic, itemsize, word
+from .isa.vector import ELEMENTS, INT32, WORD, Emitter, inlined_code, itemsize, word
 from .machine.leaf import Leaf, generic
 
 U4, U8 = np.uint32, np.uint64
@@ -141,7 +141,7 @@ def _random_bits(path: cpu.Cpu) -> Leaf:
         whole = e.minimum(hi, e.b.udiv(n, word(UNIT)))
         e.loop(lo, whole, 1, [], lambda i, _: unit(i, False))
         e.loop(e.b.select(e.b.icmp_signed("<", lo, whole), whole, lo), hi, 1, [], lambda i, _: unit(i, True))
-    kernel = as_intrinsic(f"random_bits_{path.name}", "lo, hi, n, seed, micro, stream, y", path, put)
+    kernel = inlined_code(f"random_bits_{path.name}", "lo, hi, n, seed, micro, stream, y", path, put)
 
     def random_bits(y: Any, lo: int, hi: int, seed: int, micro: int, stream: int) -> None:
         kernel(lo, hi, y.shape[0], seed, micro, stream, y.ctypes.data)
@@ -181,7 +181,7 @@ def _dropout(dtype: str, path: cpu.Cpu) -> Leaf:
         offset = e.times(first, itemsize(dtype))
         value = e.b.select(kept, e.b.fmul(read(e, dtype, e.address(x, offset), UNIT // 2, mask), factor), ir.Constant(kind, None))
         e.store(narrow(e, dtype, value) if dtype in HALVES else value, e.address(y, offset), mask)
-    kernel = as_intrinsic(f"dropout_{dtype}_{path.name}", "lo, hi, n, seed, micro, stream, below, scale, x, y", path, _kept(put))
+    kernel = inlined_code(f"dropout_{dtype}_{path.name}", "lo, hi, n, seed, micro, stream, below, scale, x, y", path, _kept(put))
 
     def dropout(x: Any, y: Any, lo: int, hi: int, seed: int, micro: int, stream: int, below: int, scale: int) -> None:
         kernel(lo, hi, y.shape[0], seed, micro, stream, below, scale, x.ctypes.data, y.ctypes.data)
@@ -199,7 +199,7 @@ def _dropout_mask(path: cpu.Cpu) -> Leaf:
 
     def put(e: Emitter, first: Any, kept: Any, mask: Any, y: Any) -> None:
         e.store(e.b.zext(kept, ir.VectorType(byte, UNIT // 2)), e.address(y, first), mask)
-    kernel = as_intrinsic(f"dropout_mask_{path.name}", "lo, hi, n, seed, micro, stream, below, y", path, _kept(put))
+    kernel = inlined_code(f"dropout_mask_{path.name}", "lo, hi, n, seed, micro, stream, below, y", path, _kept(put))
 
     def dropout_mask(y: Any, lo: int, hi: int, seed: int, micro: int, stream: int, below: int) -> None:
         kernel(lo, hi, y.shape[0], seed, micro, stream, below, y.ctypes.data)

@@ -14,7 +14,7 @@ from llvmlite import ir
 
 from .dtypes import BITS
 from .isa import cpu
-from .isa.vector import Emitter, as_intrinsic, itemsize, lanes_within, vector, word
+from .isa.vector import Emitter, inlined_code, itemsize, lanes_within, vector, word
 from .machine.call import Call, In, Out
 from .machine.leaf import Leaf
 from .machine.places import address_of
@@ -125,7 +125,7 @@ def _emitted(way: Callable[..., None], dtype: str, lanes: int, times: int, path:
         line = e.times(each, times)
         of = (kind, size, times, n, inner, line)
         _walk(e, count, [x, y], [each, e.b.mul(rows, line)], lambda x, y: way(e, of, rows, x, y))
-    return as_intrinsic(f"tileflow_repeat{way.__name__}_{dtype}_{lanes}_{times}_{path.name}", "count, rows, n, inner, x, y", path, emit)
+    return inlined_code(f"tileflow_repeat{way.__name__}_{dtype}_{lanes}_{times}_{path.name}", "count, rows, n, inner, x, y", path, emit)
 
 
 # ---- leaves and calls ------------------------------------------------------------------------------------------------------------------

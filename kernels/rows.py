@@ -15,7 +15,7 @@ import numpy as np
 from llvmlite import ir
 
 from .isa import cpu, mathlib
-from .isa.vector import ELEMENTS, INT32, Emitter, as_intrinsic, itemsize, vector, word
+from .isa.vector import ELEMENTS, INT32, Emitter, inlined_code, itemsize, vector, word
 from .machine.call import Call, In, Out, Work
 from .machine.leaf import Leaf
 from .move import MoveAxis, move
@@ -210,7 +210,7 @@ EMITTERS: dict[str, Callable[..., None]] = {
 
 @functools.cache
 def row_kernel(name: str, dtype: str, path: cpu.Cpu) -> Any:
-    """The intrinsic name(rows, n, addresses …) for rows of n contiguous elements of `dtype`.
+    """The function name(rows, n, addresses …) for rows of n contiguous elements of `dtype`.
 
     softmax, log_softmax: x, y; softmax_grad, log_softmax_grad: g, y, dx; for one row only max_sum_exp: x, pair (two elements)
     and row_max, row_min: x, y (one element).
@@ -220,7 +220,7 @@ def row_kernel(name: str, dtype: str, path: cpu.Cpu) -> Any:
     def emit(e: Emitter, rows: Any, n: Any, *addresses: Any) -> None:
         r = Rows(e, dtype, n)
         r.each(rows, addresses, lambda _i, *at: EMITTERS[name](r, *at))
-    return as_intrinsic(f"{name}_{dtype}_{path.name}", f"rows, n, {arrays}", path, emit)
+    return inlined_code(f"{name}_{dtype}_{path.name}", f"rows, n, {arrays}", path, emit)
 
 
 def row_leaf(name: str, dtype: str) -> Leaf:

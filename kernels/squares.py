@@ -19,7 +19,7 @@ from llvmlite import ir
 
 from .dtypes import ELEMENTS
 from .isa import cpu, half
-from .isa.vector import Emitter, as_intrinsic, vector, word
+from .isa.vector import Emitter, inlined_code, vector, word
 from .machine.call import Call, Const, In, Out, Work
 from .machine.leaf import Leaf, leaf
 from .sums import folded
@@ -32,7 +32,7 @@ SIDE_BY_SIDE = 32
 
 @functools.cache
 def _kernel(dtype: str, path: cpu.Cpu) -> Any:
-    """The intrinsic squares(x, n, blocks, y): y[i] = the sum of the squares of block i of the n elements at x."""
+    """The function squares(x, n, blocks, y): y[i] = the sum of the squares of block i of the n elements at x."""
     size, kind = ELEMENTS[dtype].bytes, vector("f8", SIDE_BY_SIDE)
 
     def emit(e: Emitter, x: Any, n: Any, blocks: Any, y: Any) -> None:
@@ -56,7 +56,7 @@ def _kernel(dtype: str, path: cpu.Cpu) -> Any:
             found.add_incoming(rest, inside)
             e.store(folded(e, found, e.b.fadd), e.address(y, e.times(i, 8)))
         e.loop(0, blocks, 1, [], block)
-    return as_intrinsic(f"squares_{dtype}_{path.name}", "x, n, blocks, y", path, emit)
+    return inlined_code(f"squares_{dtype}_{path.name}", "x, n, blocks, y", path, emit)
 
 
 @functools.cache

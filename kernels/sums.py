@@ -15,7 +15,7 @@ from llvmlite import ir
 
 from .isa.inlined import Inlined
 from .isa.paths import PATHS
-from .isa.vector import ELEMENTS, INT32, Emitter, as_intrinsic, itemsize, word
+from .isa.vector import ELEMENTS, INT32, Emitter, inlined_code, itemsize, word
 from .machine.values import View
 
 WIDE = 128                # bytes side by side: four registers of 32 bytes hide the latency of an addition
@@ -159,7 +159,7 @@ def row_sums(dtype: str) -> Any:
             return [e.address(at[0], step), e.address(at[1], size)]
         e.loop(0, rows, 1, [x, to], row)
     words = "x, rows, step, parts, part, n, to, accumulate"
-    return as_intrinsic(f"tileflow_row_sums_{dtype}", words, PATHS["generic"], emit)
+    return inlined_code(f"tileflow_row_sums_{dtype}", words, PATHS["generic"], emit)
 
 
 block_product = Inlined("block_product", _over("mul", 1))

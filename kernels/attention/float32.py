@@ -19,7 +19,7 @@ from typing import Any
 from ..gemm.micro import columns, copy, outer, transpose
 from ..isa import cpu, mathlib
 from ..isa.half import HALVES, widen_rows, widen_turned
-from ..isa.vector import Emitter, as_intrinsic, itemsize, vector
+from ..isa.vector import Emitter, inlined_code, itemsize, vector
 from ..machine.leaf import Leaf, Numbers
 from ..sums import block_dot
 
@@ -172,7 +172,7 @@ _PASSES: dict[str, tuple[str, Callable[..., Any]]] = {
 @functools.cache
 def _block_pass(name: str, dtype: str, path: cpu.Cpu) -> Any:
     parameters, emitter = _PASSES[name]
-    return as_intrinsic(f"tileflow_attention_{name}_{dtype}_{path.name}", parameters, path, emitter(dtype, path))
+    return inlined_code(f"tileflow_attention_{name}_{dtype}_{path.name}", parameters, path, emitter(dtype, path))
 
 
 # ---- what both leaves do

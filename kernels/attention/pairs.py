@@ -19,7 +19,7 @@ from ..gemm import pairs
 from ..gemm.pairs import LANES, WIDTH
 from ..isa import cpu, mathlib
 from ..isa.half import narrow, narrow_rows, widen_rows
-from ..isa.vector import Emitter, as_intrinsic, vector, word
+from ..isa.vector import Emitter, inlined_code, vector, word
 from ..machine.leaf import Leaf
 from ..machine.places import clear
 from ..sums import block_dot
@@ -145,7 +145,7 @@ def _fold(path: cpu.Cpu) -> Any:
             place = e.address(total, at)
             e.store(e.fma(e.load(place, kind), of_older, new), place)
         _strips(e, count, strip)
-    return as_intrinsic(f"tileflow_attention_pairs_fold_{path.name}",
+    return inlined_code(f"tileflow_attention_pairs_fold_{path.name}",
                         "keys, count, scores, row, largest, total, factor, words, scale", path, emit)
 
 
@@ -180,7 +180,7 @@ def _pull(path: cpu.Cpu) -> Any:
             _by_two(e, keys, [e.address(scores, at), e.address(grads, at), e.address(weights, half),
                               e.address(pulled, half), e.address(words, at)], step)
         _strips(e, count, strip)
-    return as_intrinsic(f"tileflow_attention_pairs_pull_{path.name}",
+    return inlined_code(f"tileflow_attention_pairs_pull_{path.name}",
                         "keys, count, scores, grads, row, lse, level, scale, times, weights, pulled, words", path, emit)
 
 

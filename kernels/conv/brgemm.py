@@ -17,7 +17,7 @@ from ..gemm.micro import AHEAD, LINE
 from ..gemm.pairs import dot_pairs
 from ..isa import cpu
 from ..isa.half import summed
-from ..isa.vector import ELEMENTS, WORD, Emitter, as_intrinsic, itemsize, vector, word
+from ..isa.vector import ELEMENTS, WORD, Emitter, inlined_code, itemsize, vector, word
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def brgemm(dtype: str, path: cpu.Cpu, rows: int, vectors: int) -> Any:
         places, column: the address of row i of C is the word at places + 8 * i, plus `column`.
         accumulate: not 0: add to what is in C. Rows that several i share then hold anything.
     """
-    return as_intrinsic(f"tileflow_brgemm_{dtype}_{path.name}_{rows}_{vectors}",
+    return inlined_code(f"tileflow_brgemm_{dtype}_{path.name}_{rows}_{vectors}",
                         "cols, taps, depth, sources, tap_step, shift, b, b_tap, bias, places, column, accumulate", path,
                         _brgemm(dtype, path, rows, vectors))
 
@@ -188,5 +188,5 @@ def over_pixels(dtype: str, path: cpu.Cpu, rows: int) -> Any:
     C[i, j] (+)= the sum over pixels p of A[p, i] * B[p, j], for i < rows, j < `width`. All three are contiguous. Of
     "b2", p counts pairs of pixels, which A and B hold in words of 32 bits; C is float32.
     """
-    return as_intrinsic(f"tileflow_over_pixels_{dtype}_{path.name}_{rows}", "pixels, a, b, c, accumulate", path,
+    return inlined_code(f"tileflow_over_pixels_{dtype}_{path.name}_{rows}", "pixels, a, b, c, accumulate", path,
                         _over_pixels(dtype, path, rows))

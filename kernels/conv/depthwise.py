@@ -15,7 +15,7 @@ from llvmlite import ir
 from ..elementwise.epilogue import Epilogue, arguments, finisher
 from ..isa import cpu
 from ..isa.half import HALVES, narrow, read, stored, summed
-from ..isa.vector import WORD, Emitter, as_intrinsic, itemsize, vector, word
+from ..isa.vector import WORD, Emitter, inlined_code, itemsize, vector, word
 from ..machine.call import Call, In, Out, Work
 from ..machine.called import CALLED
 from ..machine.leaf import Leaf, Numbers, generic
@@ -207,7 +207,7 @@ def _leaf(dtype: str, path: cpu.Cpu, along: tuple[int, int] | None) -> Leaf:
     """`along`: one of ALONG, or None."""
     size, rows, wide = itemsize(dtype), BLOCK[0], itemsize(summed(dtype))
     part = BLOCK[1] * path.lanes(wide)
-    multiply = as_intrinsic(f"tileflow_depthwise_{dtype}_{path.name}",
+    multiply = inlined_code(f"tileflow_depthwise_{dtype}_{path.name}",
                             "low, high, channels, taps, sources, tap_step, w, bias, biased, places", path,
                             _depthwise(dtype, path))
     sweep, finish = _sweep(dtype, path, along), finisher()
@@ -254,7 +254,7 @@ def _sweep(dtype: str, path: cpu.Cpu, along: tuple[int, int] | None) -> Any:
                     _w, _bias, _biased, _places):
             pass
         return nothing
-    return as_intrinsic(f"tileflow_depthwise_line_{dtype}_{path.name}_{along[0]}_{along[1]}",
+    return inlined_code(f"tileflow_depthwise_line_{dtype}_{path.name}_{along[0]}_{along[1]}",
                         "low, high, channels, lines, sources, tap_step, pixel_step, w, bias, biased, places", path,
                         _line(dtype, path, *along))
 
@@ -326,7 +326,7 @@ def panels(p: ConvProblem, dtype: str, path: cpu.Cpu) -> WeightPanels:
 @functools.cache
 def _weights_leaf(dtype: str, path: cpu.Cpu, together: int) -> Leaf:
     size, wide = itemsize(dtype), itemsize(summed(dtype))
-    multiply = as_intrinsic(f"tileflow_depthwise_weights_{dtype}_{path.name}_{together}",
+    multiply = inlined_code(f"tileflow_depthwise_weights_{dtype}_{path.name}_{together}",
                             "channels, pixels, sources, tap_step, g, dw, accumulate", path, _depthwise_weights(dtype, path, together))
 
     add_rows = sum_rows(dtype, path)

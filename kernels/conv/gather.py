@@ -11,7 +11,7 @@ from llvmlite import ir
 
 from ..isa import cpu
 from ..isa.half import BITS16, HALVES, read, summed
-from ..isa.vector import ELEMENTS, WORD, Emitter, as_intrinsic, itemsize, word
+from ..isa.vector import ELEMENTS, WORD, Emitter, inlined_code, itemsize, word
 
 
 @functools.cache
@@ -36,7 +36,7 @@ def gather_rows(dtype: str, path: cpu.Cpu) -> Any:
                 e.store(e.load(e.address(at, end), kind, mask), e.address(to, end), mask)
             return [e.address(table, 8), e.address(to, row)]
         e.loop(0, rows, 1, [sources, target], line)
-    return as_intrinsic(f"tileflow_gather_rows_{size}_{path.name}", "rows, count, sources, shift, target, row", path, emit)
+    return inlined_code(f"tileflow_gather_rows_{size}_{path.name}", "rows, count, sources, shift, target, row", path, emit)
 
 
 @functools.cache
@@ -50,7 +50,7 @@ def gather_columns(dtype: str, path: cpu.Cpu, rows: int) -> Any:
             e.store(read(e, dtype, state[0], rows), state[1])
             return [e.address(state[0], step), e.address(state[1], rows * size)]
         e.loop(0, pixels, 1, [source, target], pixel)
-    return as_intrinsic(f"tileflow_gather_columns_{dtype}_{path.name}_{rows}", "pixels, source, step, target", path, emit)
+    return inlined_code(f"tileflow_gather_columns_{dtype}_{path.name}_{rows}", "pixels, source, step, target", path, emit)
 
 
 @functools.cache
@@ -94,5 +94,5 @@ def gather_channels(dtype: str, path: cpu.Cpu, pairs: bool = False) -> Any:
                     emit_block(e, vectors, False, *given)
                 with some:
                     emit_block(e, vectors, True, *given)
-    return as_intrinsic(f"tileflow_gather_channels_{dtype}_{path.name}_{pixels}",
+    return inlined_code(f"tileflow_gather_channels_{dtype}_{path.name}_{pixels}",
                         "cols, terms, sources, shift, target, single", path, emit)

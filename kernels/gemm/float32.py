@@ -23,7 +23,7 @@ from llvmlite import ir
 from ..elementwise.epilogue import Epilogue, arguments, finisher
 from ..isa import cpu
 from ..isa.paths import PATHS
-from ..isa.vector import ELEMENTS, INT32, Emitter, as_intrinsic, itemsize, vector, word
+from ..isa.vector import ELEMENTS, INT32, Emitter, inlined_code, itemsize, vector, word
 from ..machine.call import Call, In, Out, Work
 from ..machine.called import CALLED
 from ..machine.leaf import Leaf
@@ -68,7 +68,7 @@ class Piece:
 
 @functools.cache
 def _scaling(dtype: str) -> Any:
-    """The intrinsic `scale(c, c_row, rows, cols, alpha, beta, flags, bias, bias_row)`: C = alpha * C + beta * bias over
+    """The function `scale(c, c_row, rows, cols, alpha, beta, flags, bias, bias_row)`: C = alpha * C + beta * bias over
     a finished block; addresses, strides in bytes, and the bits of alpha and beta."""
     kind, size = ELEMENTS[dtype], itemsize(dtype)
 
@@ -106,7 +106,7 @@ def _scaling(dtype: str) -> Any:
                     each(of_column)
                 with down:
                     each(of_row)
-    return as_intrinsic(f"tileflow_scale_{dtype}", "c, c_row, rows, cols, alpha, beta, flags, bias, bias_row",
+    return inlined_code(f"tileflow_scale_{dtype}", "c, c_row, rows, cols, alpha, beta, flags, bias, bias_row",
                         PATHS["generic"], emit)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from llvmlite import ir
 
 from ..isa import cpu
-from ..isa.vector import ELEMENTS, Emitter, as_intrinsic, define, vector, word
+from ..isa.vector import ELEMENTS, Emitter, define, inlined_code, vector, word
 from .micro import by_rows
 
 PARTIAL = 16
@@ -70,4 +70,4 @@ def outer(path: cpu.Cpu) -> Any:
     C [m, WIDTH] float32 = the sums over k, as above, of A[i, k] * B[k, j], both float16. A[i, k] lies at a + i * a_row + k * a_k, rows of B
     are WIDTH elements that follow one another, row i of C lies at c + i * c_row.
     """
-    return as_intrinsic("tileflow_half_fma", "m, k, a, a_row, a_k, b, c, c_row", path, _outer(path))
+    return inlined_code("tileflow_half_fma", "m, k, a, a_row, a_k, b, c, c_row", path, _outer(path))

@@ -16,7 +16,7 @@ from llvmlite import ir
 
 from ..isa import cpu
 from ..isa.half import HALVES, read, summed
-from ..isa.vector import ELEMENTS, Emitter, as_intrinsic, define, itemsize, vector, word
+from ..isa.vector import ELEMENTS, Emitter, define, inlined_code, itemsize, vector, word
 
 CHAIN = 128
 """Products that `outer` sums in registers before it adds them to C, which lies in the first-level cache meanwhile.
@@ -333,7 +333,7 @@ _EMIT: dict[str, tuple[str, Any]] = {
 @functools.cache
 def _kernel(kind: str, dtype: str, path: cpu.Cpu) -> Any:
     parameters, emitter = _EMIT[kind]
-    return as_intrinsic(f"tileflow_{kind}_{dtype}_{path.name}", parameters, path, emitter(dtype, path))
+    return inlined_code(f"tileflow_{kind}_{dtype}_{path.name}", parameters, path, emitter(dtype, path))
 
 
 def outer(dtype: str) -> Any:
@@ -378,7 +378,7 @@ def copy(dtype: str) -> Any:
 
 @functools.cache
 def _strip_kernel(dtype: str, wide: int, path: cpu.Cpu) -> Any:
-    return as_intrinsic(f"tileflow_strips{wide}_{dtype}_{path.name}", "m, n, source, source_row, target, strip", path, _strips(dtype, path, wide))
+    return inlined_code(f"tileflow_strips{wide}_{dtype}_{path.name}", "m, n, source, source_row, target, strip", path, _strips(dtype, path, wide))
 
 
 def strips(dtype: str, wide: int) -> Any:

@@ -17,7 +17,7 @@ from llvmlite import ir
 
 from ..isa import cpu
 from ..isa.half import BITS16, Bfloat
-from ..isa.vector import ELEMENTS, Emitter, as_intrinsic, define, vector, word
+from ..isa.vector import ELEMENTS, Emitter, define, inlined_code, vector, word
 from .micro import CHAIN, by_rows, copy, transpose
 from .split import poke
 
@@ -101,13 +101,13 @@ def outer(path: cpu.Cpu) -> Any:
     C [m, WIDTH] float32 = the sums over k pairs, as above, of A and B, or += where `accumulate` is not 0. Pair p of row i of A lies at
     a + i * a_row + p * a_k; `b` is a panel; row i of C lies at c + i * c_row.
     """
-    return as_intrinsic("tileflow_pairs", "m, k, a, a_row, a_k, b, c, c_row, accumulate", path, _outer(path, VECTORS))
+    return inlined_code("tileflow_pairs", "m, k, a, a_row, a_k, b, c, c_row, accumulate", path, _outer(path, VECTORS))
 
 
 @functools.cache
 def narrow(path: cpu.Cpu) -> Any:
     """`outer` of a panel's first LANES columns: C is [m, LANES]."""
-    return as_intrinsic("tileflow_pairs_narrow", "m, k, a, a_row, a_k, b, c, c_row, accumulate", path, _outer(path, 1))
+    return inlined_code("tileflow_pairs_narrow", "m, k, a, a_row, a_k, b, c, c_row, accumulate", path, _outer(path, 1))
 
 
 def _weave(path: cpu.Cpu) -> Any:
@@ -139,7 +139,7 @@ def weave(path: cpu.Cpu) -> Any:
     target[p, j] = (source[2p, j], source[2p + 1, j]), a word, for j < n; zero stands beside an odd last row and, up to the next multiple
     of 16, after the last column.
     """
-    return as_intrinsic("tileflow_weave", "k, n, source, source_row, target, target_row", path, _weave(path))
+    return inlined_code("tileflow_weave", "k, n, source, source_row, target, target_row", path, _weave(path))
 
 
 def turned(path: cpu.Cpu) -> Any:

@@ -20,7 +20,7 @@ from ..isa import cpu
 from ..isa.amx import ROW, ROWS, SIDE, TERMS, TILE
 from ..isa.half import read
 from ..isa.inlined import over_words
-from ..isa.vector import ELEMENTS, Emitter, as_intrinsic, itemsize, vector, word
+from ..isa.vector import ELEMENTS, Emitter, inlined_code, itemsize, vector, word
 from .micro import copy, transpose
 
 SCALE_BITS = 24
@@ -128,7 +128,7 @@ def _kernel(kind: str, dtype: str, parts: int, path: cpu.Cpu) -> Any:
         "restore": ("source, target", _restore(dtype, parts, path)),
         "deposit": ("m, n, block, c, c_row, accumulate", _deposit(dtype, path)),
     }[kind]
-    return as_intrinsic(f"tileflow_split_{kind}_{dtype}_{parts}_{path.name}", parameters, path, emit)
+    return inlined_code(f"tileflow_split_{kind}_{dtype}_{parts}_{path.name}", parameters, path, emit)
 
 
 def restore(dtype: str, parts: int) -> Any:

@@ -18,7 +18,7 @@ from typing import Any
 from llvmlite import ir
 
 from . import cpu
-from .vector import ELEMENTS, WORD, Emitter, as_intrinsic, define, vector, word
+from .vector import ELEMENTS, WORD, Emitter, define, inlined_code, vector, word
 
 ROWS, ROW, TILE = 16, 64, 16 * 64
 """Rows of a tile, bytes of a row, bytes of a tile."""
@@ -233,7 +233,7 @@ def _product(products: int, tall: int) -> Any:
 
 @functools.cache
 def _kernel(path: cpu.Cpu, products: int, tall: int) -> Any:
-    return as_intrinsic(f"tileflow_tiles_{path.tiles}_{path.name}_{products}x{tall}", "blocks, a, a_next, b, b_next, c, c_row", path,
+    return inlined_code(f"tileflow_tiles_{path.tiles}_{path.name}_{products}x{tall}", "blocks, a, a_next, b, b_next, c, c_row", path,
                         _product(products, tall))
 
 
@@ -255,7 +255,7 @@ def _switch(path: cpu.Cpu, close: bool) -> Any:
             t.close()
         else:
             t.open()
-    return as_intrinsic(f"tileflow_tiles_{path.tiles}_{path.name}_{'close' if close else 'open'}", "unused", path, emit)
+    return inlined_code(f"tileflow_tiles_{path.tiles}_{path.name}_{'close' if close else 'open'}", "unused", path, emit)
 
 
 def opener() -> Any:

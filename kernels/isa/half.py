@@ -16,7 +16,7 @@ from ..dtypes import ELEMENTS as TYPES
 from ..dtypes import HALF_CODES
 from ..machine.places import address_of
 from . import cpu
-from .vector import ELEMENTS, Emitter, as_intrinsic, define, itemsize, vector, word
+from .vector import ELEMENTS, Emitter, define, inlined_code, itemsize, vector, word
 
 HALVES = HALF_CODES
 BITS16 = ir.IntType(16)
@@ -191,7 +191,7 @@ def _widen_turned(dtype: str, path: cpu.Cpu) -> Any:
 def _kernel(kind: str, dtype: str, path: cpu.Cpu) -> Any:
     assert dtype in HALVES
     emit = _widen_turned(dtype, path) if kind == "widen_turned" else _convert_rows(dtype, path, kind.removesuffix("_rows"))
-    return as_intrinsic(f"tileflow_{kind}_{dtype}_{path.name}", "m, n, source, source_row, target, target_row", path, emit)
+    return inlined_code(f"tileflow_{kind}_{dtype}_{path.name}", "m, n, source, source_row, target, target_row", path, emit)
 
 
 def widen_rows(dtype: str) -> Any:

@@ -250,7 +250,7 @@ def define(module: ir.Module, name: str, parameters: int, path: cpu.Cpu, emit: E
     return function
 
 
-def as_intrinsic(name: str, parameters: str, path: cpu.Cpu, emit: Emit, status: bool = False) -> Inlined:
+def inlined_code(name: str, parameters: str, path: cpu.Cpu, emit: Emit, status: bool = False) -> Inlined:
     """What bodies call over words ("m, n, a ..."): the function that `define` makes; with `status` it gives a word."""
     count = len(re.split(r",\s*", parameters))
 

@@ -20,7 +20,7 @@ from typing import Any
 from llvmlite import ir
 
 from ..isa.paths import PATHS
-from ..isa.vector import WORD, Emitter, as_intrinsic, word
+from ..isa.vector import WORD, Emitter, inlined_code, word
 
 CALLED = ", i8, rest"
 """What the signature of a leaf that calls another ends with: that one's address, and where its arguments begin."""
@@ -31,7 +31,7 @@ def caller(name: str, words: str) -> Any:
     """The function `name(leaf, *words)`, all intp: runs the leaf at that address, whose parameters are those
     words; nothing where it is 0."""
     # A call asks nothing of a path, and one that came with the path of its first use would be part of others' names.
-    return as_intrinsic(f"call_{name}", f"leaf, {words}", PATHS["generic"], _call)
+    return inlined_code(f"call_{name}", f"leaf, {words}", PATHS["generic"], _call)
 
 
 def _call(e: Emitter, leaf: Any, *words: Any) -> None:

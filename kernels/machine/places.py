@@ -8,7 +8,7 @@ from llvmlite import ir
 
 from ..isa.inlined import Inlined, over_words
 from ..isa.paths import PATHS
-from ..isa.vector import BIT, WORD, Emitter, as_intrinsic
+from ..isa.vector import BIT, WORD, Emitter, inlined_code
 from .values import Array, View
 
 
@@ -28,7 +28,7 @@ def _clear(e: Emitter, address: Any, nbytes: Any) -> None:
     e.call("llvm.memset.p0.i64", ir.VoidType(), [pointer, ir.Constant(ir.IntType(8), 0), nbytes, ir.Constant(BIT, 0)])
 
 
-clear = as_intrinsic("tileflow_clear", "address, nbytes", PATHS["generic"], _clear)
+clear = inlined_code("tileflow_clear", "address, nbytes", PATHS["generic"], _clear)
 """clear(address, nbytes): zeros, none where there are no bytes."""
 
 

@@ -16,7 +16,7 @@ from llvmlite import ir
 from ..elementwise.epilogue import Epilogue, arguments, finisher
 from ..isa import cpu, mathlib
 from ..isa.half import borrowed
-from ..isa.vector import Emitter, as_intrinsic, itemsize, vector, word
+from ..isa.vector import Emitter, inlined_code, itemsize, vector, word
 from ..machine.call import Address, Call, In, Out, Work
 from ..machine.called import CALLED
 from ..machine.leaf import Leaf
@@ -157,7 +157,7 @@ _EMIT: dict[str, tuple[str, Callable[..., None]]] = {
 @functools.cache
 def _over_block(kind: str, dtype: str, path: cpu.Cpu) -> Any:
     parameters, emit = _EMIT[kind]
-    return as_intrinsic(f"norm_last_{kind}_{dtype}_{path.name}", parameters, path, lambda e, *words: emit(e, dtype, *words))
+    return inlined_code(f"norm_last_{kind}_{dtype}_{path.name}", parameters, path, lambda e, *words: emit(e, dtype, *words))
 
 
 # ---- leaves ----------------------------------------------------------------------------------------------------------------------

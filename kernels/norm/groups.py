@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..isa import cpu
-from ..isa.vector import as_intrinsic, itemsize
+from ..isa.vector import inlined_code, itemsize
 from ..machine.call import Call, In, Out, Work
 from ..machine.leaf import Leaf
 from ..machine.places import address_of
@@ -84,7 +84,7 @@ def _pass(name: str, dtype: str, path: cpu.Cpu) -> Any:
     """A function over the channels of one row: channels, n, bytes from channel to channel, numbers, small arrays, arrays."""
     emit, arrays = {"normalise": (_normalise, "scale, shift, x, y"), "products": (_products, "scales, shifts, g, x"),
                     "pull": (_pull, "scale, g, x, dx")}[name]
-    return as_intrinsic(f"tileflow_group_{name}_{dtype}_{path.name}", f"channels, n, step, numbers, {arrays}", path, emit(dtype))
+    return inlined_code(f"tileflow_group_{name}_{dtype}_{path.name}", f"channels, n, step, numbers, {arrays}", path, emit(dtype))
 
 
 # ---- leaves --------------------------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from llvmlite import ir
 
 from ..isa import cpu
 from ..isa.half import borrowed
-from ..isa.vector import Emitter, as_intrinsic, itemsize, word
+from ..isa.vector import Emitter, inlined_code, itemsize, word
 from ..machine.call import Call, Work
 from ..machine.leaf import Leaf
 from ..machine.places import address_of
@@ -174,7 +174,7 @@ def norm_pass(name: str, dtype: str, path: cpu.Cpu) -> Any:
         "batch_map": (_map(dtype, _normalised), "x, y"), "layer_map": (_map(dtype, _affine), "x, scale, shift, y"),
         "batch_pull": (_map(dtype, _batch_pull), "g, x, dx"), "layer_pull": (_map(dtype, _layer_pull), "g, x, scale, scales, shifts, dx"),
     }[name]
-    return as_intrinsic(f"tileflow_norm_{name}_{dtype}_{path.name}", f"rows, n, step, numbers, {arrays}", path, emit)
+    return inlined_code(f"tileflow_norm_{name}_{dtype}_{path.name}", f"rows, n, step, numbers, {arrays}", path, emit)
 
 
 # ---- leaves --------------------------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from llvmlite import ir
 
 from ..isa import cpu, mathlib
 from ..isa.half import borrowed
-from ..isa.vector import ELEMENTS, Emitter, as_intrinsic, itemsize, vector, word
+from ..isa.vector import ELEMENTS, Emitter, inlined_code, itemsize, vector, word
 from ..machine.call import Call, In, Out, Work
 from ..machine.leaf import Leaf
 from ..machine.places import address_of, within
@@ -154,7 +154,7 @@ _EMIT: dict[str, tuple[str, Callable[[str], Callable[..., None]]]] = {
 @functools.cache
 def _at(kind: str, dtype: str, path: cpu.Cpu) -> Any:
     parameters, emitter = _EMIT[kind]
-    return as_intrinsic(f"pool_last_{kind}_{dtype}_{path.name}", parameters, path, emitter(dtype))
+    return inlined_code(f"pool_last_{kind}_{dtype}_{path.name}", parameters, path, emitter(dtype))
 
 
 # ---- leaves ----------------------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from typing import Any
 from llvmlite import ir
 
 from ..isa import cpu
-from ..isa.vector import Emitter, as_intrinsic, itemsize, vector, word
+from ..isa.vector import Emitter, inlined_code, itemsize, vector, word
 from ..machine.call import Call, In, Out, Work
 from ..machine.leaf import Leaf
 from ..machine.places import address_of, within
@@ -220,7 +220,7 @@ def _pairs(dtype: str, path: cpu.Cpu) -> Any:
 @functools.cache
 def _spread(dtype: str, path: cpu.Cpu) -> Any:
     size = itemsize(dtype)
-    pairs = as_intrinsic(f"tileflow_pairs_{dtype}_{path.name}", "count, x, even, odd", path, _pairs(dtype, path))
+    pairs = inlined_code(f"tileflow_pairs_{dtype}_{path.name}", "count, x, even, odd", path, _pairs(dtype, path))
 
     def spread(source: Any, target: Any, w: int, left: int, sw: int, phase: int) -> None:
         """Element i of a row to place (i + left) // sw of phase (i + left) % sw."""
@@ -272,7 +272,7 @@ def _max_pool(dtype: str, form: FoldForm, path: cpu.Cpu) -> Leaf:
 @functools.cache
 def _max_winners(dtype: str, code: str, path: cpu.Cpu) -> Leaf:
     size, wide, spread = itemsize(dtype), itemsize(code), _spread(dtype, path)
-    best = as_intrinsic(f"tileflow_best_row_{dtype}_{code}_{path.name}", "width, t0, t1, rows, offsets, edges, y, where", path,
+    best = inlined_code(f"tileflow_best_row_{dtype}_{code}_{path.name}", "width, t0, t1, rows, offsets, edges, y, where", path,
                         _best_row(dtype, code, path))
 
     def max_pool_winners(x, y, where, rows, offsets, edges, phase, p):  # type: ignore[no-untyped-def]
@@ -303,7 +303,7 @@ def _max_winners(dtype: str, code: str, path: cpu.Cpu) -> Leaf:
 
 @functools.cache
 def _max_plane(dtype: str, path: cpu.Cpu) -> Leaf:
-    largest, size = as_intrinsic(f"tileflow_largest_{dtype}_{path.name}", "count, x, y", path, _largest(dtype, path)), itemsize(dtype)
+    largest, size = inlined_code(f"tileflow_largest_{dtype}_{path.name}", "count, x, y", path, _largest(dtype, path)), itemsize(dtype)
 
     def max_plane(x, y):                                                                                                    # type: ignore
         for plane in range(y.shape[0]):
@@ -315,7 +315,7 @@ def _max_plane(dtype: str, path: cpu.Cpu) -> Leaf:
 @functools.cache
 def _max_halves(dtype: str, code: str, path: cpu.Cpu) -> Leaf:
     size = itemsize(dtype)
-    rows = as_intrinsic(f"tileflow_halve_{dtype}_{code}_{path.name}", "rows, width, x, x_row, y, where", path, halve(dtype, code, path))
+    rows = inlined_code(f"tileflow_halve_{dtype}_{code}_{path.name}", "rows, width, x, x_row, y, where", path, halve(dtype, code, path))
 
     def max_halves(x, y, p):  # type: ignore[no-untyped-def]
         for plane in range(y.shape[0]):
@@ -359,7 +359,7 @@ def _unpool(dtype: str, code: str) -> Leaf:
 @functools.cache
 def _unpool_halves(dtype: str, path: cpu.Cpu) -> Leaf:
     size = itemsize(dtype)
-    unhalve = as_intrinsic(f"tileflow_unhalve_{dtype}_{path.name}", "rows, width, g, where, dx, dx_row", path, _unhalve(dtype, path))
+    unhalve = inlined_code(f"tileflow_unhalve_{dtype}_{path.name}", "rows, width, g, where, dx, dx_row", path, _unhalve(dtype, path))
 
     def max_unpool_halves(g, where, dx, p):  # type: ignore[no-untyped-def]
         h, w, oh, ow = p.h, p.w, p.oh, p.ow

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ..isa import cpu
-from ..isa.vector import Emitter, as_intrinsic, itemsize, vector, word
+from ..isa.vector import Emitter, inlined_code, itemsize, vector, word
 from ..machine.call import Work
 from ..machine.places import address_of, within
 from .planar import PoolWindow
@@ -133,7 +133,7 @@ def fold(kind: str, dtype: str, known: int, stride: int, path: cpu.Cpu) -> Any:
             return [e.address(x, x_row), e.address(y, y_row)]
         e.loop(0, rows, 1, [x, y], row)
 
-    return as_intrinsic(f"tileflow_fold_{kind}_{dtype}_{known}_{stride}_{path.name}", "rows, count, taps, step, hop, x, x_row, y, y_row, shares",
+    return inlined_code(f"tileflow_fold_{kind}_{dtype}_{known}_{stride}_{path.name}", "rows, count, taps, step, hop, x, x_row, y, y_row, shares",
                         path, emit)
 
 

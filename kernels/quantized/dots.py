@@ -17,7 +17,7 @@ from llvmlite import ir
 from ..gemm.micro import by_rows
 from ..isa import cpu
 from ..isa.features import x86
-from ..isa.vector import ELEMENTS, INT32, Emitter, as_intrinsic, define, vector
+from ..isa.vector import ELEMENTS, INT32, Emitter, define, inlined_code, vector
 
 SPEED = {4: 150.0, 2: 60.0}
 """Products a nanosecond on one core with vectors of 64 bytes, by the group."""
@@ -137,7 +137,7 @@ def products(way: Way) -> Any:
                                 e.address(left, e.times(i, 8)), right, second])
 
         by_rows(e, m, way.rows, block)
-    return as_intrinsic(f"tileflow_products_{way.name}", "m, k, a, a_row, b, c, c_row, left, right, second", way.path, emit)
+    return inlined_code(f"tileflow_products_{way.name}", "m, k, a, a_row, b, c, c_row, left, right, second", way.path, emit)
 
 
 @functools.cache
@@ -168,4 +168,4 @@ def layer(way: Way, signed: bool) -> Any:
         found = e.loop(0, groups, 1, [b, to, *(e.load(place, words) for place in at)], group)[2:]
         for value, place in zip(found, at, strict=True):
             e.store(value, place)
-    return as_intrinsic(f"tileflow_lay_{way.name}_{signed}", "groups, b, row, to, sums", way.path, emit)
+    return inlined_code(f"tileflow_lay_{way.name}_{signed}", "groups, b, row, to, sums", way.path, emit)

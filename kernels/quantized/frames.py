@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from ..isa.vector import Emitter, as_intrinsic, vector
+from ..isa.vector import Emitter, inlined_code, vector
 from ..machine.leaf import Leaf, Numbers
 from ..machine.places import address_of
 from .dots import Way
@@ -102,7 +102,7 @@ def _copier(way: Way) -> Any:
                         by(byte, 1, *at)
             return [e.b.add(at[0], x_row), e.b.add(at[1], y_row)]
         e.loop(0, rows, 1, [x, y], row)
-    return as_intrinsic(f"tileflow_frame_copy_{way.name}", "rows, n, x, x_row, y, y_row", way.path, emit)
+    return inlined_code(f"tileflow_frame_copy_{way.name}", "rows, n, x, x_row, y, y_row", way.path, emit)
 
 
 @functools.cache
@@ -132,4 +132,4 @@ def _joiner(way: Way, signed: bool, stride: int) -> Any:
             e.loop(0, n, way.lanes, [], step)
             return [*(e.b.add(x, x_row) for x in at[:4]), e.b.add(at[4], y_row)]
         e.loop(0, rows, 1, [x0, x1, x2, x3, y], row)
-    return as_intrinsic(f"tileflow_frame_join_{way.name}_{signed}_{stride}", "rows, n, x0, x1, x2, x3, x_row, y, y_row", way.path, emit)
+    return inlined_code(f"tileflow_frame_join_{way.name}_{signed}_{stride}", "rows, n, x0, x1, x2, x3, x_row, y, y_row", way.path, emit)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from ..isa.vector import ELEMENTS, WORD, Emitter, as_intrinsic, define, vector
+from ..isa.vector import ELEMENTS, WORD, Emitter, define, inlined_code, vector
 from .dots import Way, dot
 
 
@@ -53,4 +53,4 @@ def strip(way: Way, rows: int, vectors: int) -> Any:
             e.b.call(function, [k, steps, at[0], a, start, at[1], c_row])
             return [e.address(at[0], width), e.address(at[1], width)]
         e.loop(0, blocks, 1, [b, c], block)
-    return as_intrinsic(f"tileflow_strips_{way.name}_{rows}x{vectors}", "blocks, k, steps, b, a, start, c, c_row", way.path, emit)
+    return inlined_code(f"tileflow_strips_{way.name}_{rows}x{vectors}", "blocks, k, steps, b, a, start, c, c_row", way.path, emit)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..isa.amx import ROW, ROWS, SIDE, TILE, closer, opener, tiles
-from ..isa.vector import ELEMENTS, WORD, Emitter, as_intrinsic, define, vector, word
+from ..isa.vector import ELEMENTS, WORD, Emitter, define, inlined_code, vector, word
 from . import dots
 from .dots import Way
 
@@ -131,7 +131,7 @@ def _products(way: Tiles) -> Any:
                         e.b.call(define(e.b.module, f"tileflow_{way.name}_{tall}", 7, way.path, _block(tall)), args)
             e.b.call(finish, [here, sums, e.address(c, e.b.mul(i, c_row)), c_row, e.address(left, e.times(i, 8)), right, second])
         e.loop(0, m, SIDE, [], block)
-    return as_intrinsic(f"tileflow_products_{way.name}", "m, k, a, a_row, b, c, c_row, left, right, second", way.path, emit)
+    return inlined_code(f"tileflow_products_{way.name}", "m, k, a, a_row, b, c, c_row, left, right, second", way.path, emit)
 
 
 def _memory(e: Emitter, size: int) -> Any:

@@ -13,7 +13,7 @@ from ..elementwise.coefficients import letters, lift
 from ..elementwise.expr import Expr, Number, Var, cast, flops, key, substitute, variables
 from ..elementwise.loops import FULL, Loops, loaded
 from ..isa import cpu
-from ..isa.vector import Emitter, as_intrinsic, itemsize
+from ..isa.vector import Emitter, inlined_code, itemsize
 
 Name = tuple[str, int]
 """The k-th vector of the row of an array: its letters, and k."""
@@ -105,4 +105,4 @@ def _row_function(what: RowPass, at: int, arrays: tuple[str, ...], wide: str, dt
         loops.row(e, n, places(what.inputs, read), places(what.outputs, (x.dtype for x in what.exprs)), scalars)
 
     name = f"recurrent_{what.key}_{at}_{'_'.join(arrays)}_{dtype}_{path.name}"
-    return as_intrinsic(name, ", ".join(["n", "step", "rest", *(f"at_{a}" for a in arrays)]), path, emit)
+    return inlined_code(name, ", ".join(["n", "step", "rest", *(f"at_{a}" for a in arrays)]), path, emit)

@@ -8,7 +8,7 @@ from typing import Any
 from ..gemm.micro import LINE, copy
 from ..isa import cpu
 from ..isa.half import HALVES, narrow_rows, widen_rows
-from ..isa.vector import Emitter, as_intrinsic
+from ..isa.vector import Emitter, inlined_code
 from ..machine.leaf import Numbers
 
 ROWS, TOGETHER = 16, 48
@@ -74,7 +74,7 @@ def asked(path: cpu.Cpu) -> Any:
     The vectors of a row are streams too short for hardware to follow: 1.06 in bfloat16, 1.02 in float32 of the speed
     without it, forward, at 256 units and 32 rows. Not backward, nor for what is written: 0.98.
     """
-    return as_intrinsic(f"recurrent_asked_{path.name}", "size, at", path, _asked)
+    return inlined_code(f"recurrent_asked_{path.name}", "size, at", path, _asked)
 
 
 def row_blocks(batch: int) -> tuple[int, int]:

@@ -21,7 +21,7 @@ from tileflow.kernels.conv.winograd import products as winograd
 from tileflow.kernels.gemm import float32, pack, tiles
 from tileflow.kernels.isa.cpu import Cpu
 from tileflow.kernels.isa.paths import PATHS
-from tileflow.kernels.isa.vector import WORD, Emitter, as_intrinsic
+from tileflow.kernels.isa.vector import WORD, Emitter, inlined_code
 from tileflow.kernels.machine import words
 from tileflow.kernels.machine.leaf import Leaf, Numbers
 from tileflow.kernels.norm import channels_last as norm_last
@@ -44,7 +44,7 @@ def _store(e: Emitter, address: Any, value: Any) -> None:
     e.store(value, address)
 
 
-store = as_intrinsic("test_words_store", "address, value", PATHS["generic"], _store)
+store = inlined_code("test_words_store", "address, value", PATHS["generic"], _store)
 
 
 def arithmetic(x: int, y: int) -> int:

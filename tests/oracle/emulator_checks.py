@@ -14,7 +14,7 @@ from emulator.machine import STANDS_IN
 from llvmlite import binding, ir
 
 from tileflow.kernels.isa import cpu
-from tileflow.kernels.isa.vector import Emitter, as_intrinsic, vector
+from tileflow.kernels.isa.vector import Emitter, inlined_code, vector
 from tileflow.kernels.machine.leaf import Leaf
 
 Array = np.ndarray
@@ -41,7 +41,7 @@ def fused(dtype: str, lanes: int) -> Leaf:
             e.store(e.fma(value, value, e.load(at_y, kind, mask)), at_y, mask)
         e.loop(0, n, lanes, [], step)
 
-    code = as_intrinsic(f"tileflow_check_fused_{dtype}", "x, y, n", cpu.current(), emit)
+    code = inlined_code(f"tileflow_check_fused_{dtype}", "x, y, n", cpu.current(), emit)
 
     def fuse(x, y):                                    # type: ignore[no-untyped-def]
         code(x.ctypes.data, y.ctypes.data, x.shape[0])
@@ -69,7 +69,7 @@ INSTRUCTIONS = {"sse2": "0f 58 c0", "avx": "c5 fc 58 c0", "avx2": "c5 fd fe c0",
 def test_the_processor_has_what_its_path_may_use_and_no_more(feature: str) -> None:
     binding.initialize_native_asmparser()
     code = ".byte " + ", ".join(f"0x{byte}" for byte in INSTRUCTIONS[feature].split())
-    alone = as_intrinsic(f"tileflow_check_{feature}", "x", cpu.current(),
+    alone = inlined_code(f"tileflow_check_{feature}", "x", cpu.current(),
                          lambda e, _x: e.b.asm(ir.FunctionType(VOID, []), code, "~{xmm0}", [], True))
 
     def execute(x):                                    # type: ignore[no-untyped-def]
@@ -98,7 +98,7 @@ def test_products_of_pairs_read_their_second_factor(form: str) -> None:
     text, at = PAIRS[form]
     code = "\n\t".join(["vmovups (%rsi), %zmm0", "vmovups 64(%rsi), %zmm1", *text.split("; "), "vmovups %zmm0, (%rdx)"])
     kind, places = ir.FunctionType(VOID, [ir.IntType(64)] * 3), "{rdi},{rsi},{rdx},~{xmm0},~{xmm1},~{xmm2},~{memory}"
-    pairs = as_intrinsic(f"tileflow_check_pairs_{form.replace(' ', '_')}", "memory, sums, y", cpu.current(),
+    pairs = inlined_code(f"tileflow_check_pairs_{form.replace(' ', '_')}", "memory, sums, y", cpu.current(),
                          lambda e, *args: e.b.asm(kind, code, places, args, True))
 
     def add(memory, sums, y):                          # type: ignore[no-untyped-def]
@@ -141,7 +141,7 @@ def tile_product(name: str) -> Leaf:
         call("tilestored64", 0, places[1], b_row)
         call("tilerelease")
 
-    code = as_intrinsic(f"tileflow_check_{name}", "configuration, a, b, c, a_row, b_row", cpu.current(), emit)
+    code = inlined_code(f"tileflow_check_{name}", "configuration, a, b, c, a_row, b_row", cpu.current(), emit)
 
     def product(configuration, a, b, c):               # type: ignore[no-untyped-def]
         code(configuration.ctypes.data, a.ctypes.data, b.ctypes.data, c.ctypes.data, a.shape[1], b.shape[1])
@@ -253,7 +253,7 @@ def test_a_run_without_end_is_stopped() -> None:
 
 
 def test_unknown_instructions_and_bad_tiles_are_refused() -> None:
-    trap = as_intrinsic("tileflow_check_trap", "x", cpu.current(), lambda e, _x: e.call("llvm.trap", VOID, []))
+    trap = inlined_code("tileflow_check_trap", "x", cpu.current(), lambda e, _x: e.call("llvm.trap", VOID, []))
 
     def stop(x):                                       # type: ignore[no-untyped-def]
         trap(x.shape[0])

@@ -14,7 +14,7 @@ from typing import Any
 from ...elementwise.epilogue import Epilogue, arguments, finisher
 from ...gemm.micro import columns, outer, slack, strips
 from ...isa import cpu
-from ...isa.vector import Emitter, as_intrinsic, itemsize, lanes_within, vector
+from ...isa.vector import Emitter, inlined_code, itemsize, lanes_within, vector
 from ...machine.call import Call, In, Out, Work
 from ...machine.called import CALLED
 from ...machine.leaf import Leaf, Numbers
@@ -119,7 +119,7 @@ def _leaf(dtype: str, path: cpu.Cpu, taps: int, lanes: int) -> Leaf:
     """`taps` of a line, or 0 for any number; `lanes` of a vector of pixels."""
     size, width, multiply, finish = itemsize(dtype), columns(dtype, path), outer(dtype), finisher()
     lay, spare = strips(dtype, width), slack(dtype, width, path)
-    weave = as_intrinsic(f"tileflow_weave_{dtype}_{lanes}_{taps}_{path.name}",
+    weave = inlined_code(f"tileflow_weave_{dtype}_{lanes}_{taps}_{path.name}",
                          "lines, wide, source, source_line, source_row, target, target_line, many", path,
                          _weave(dtype, lanes, taps))
 

@@ -19,7 +19,7 @@ from llvmlite import ir
 
 from ...elementwise.epilogue import Epilogue, arguments, finisher
 from ...isa import cpu
-from ...isa.vector import ELEMENTS, WORD, Emitter, as_intrinsic, itemsize, vector, word
+from ...isa.vector import ELEMENTS, WORD, Emitter, inlined_code, itemsize, vector, word
 from ...machine.call import Call, Const, In, Out, Work
 from ...machine.called import CALLED
 from ...machine.leaf import Leaf, Numbers
@@ -256,9 +256,9 @@ def _correlate(dtype: str, path: cpu.Cpu, taps: int) -> Any:
 def framed(dtype: str, path: cpu.Cpu) -> Any:
     """A function: the rows of a plane that a band of outputs meets, into the frame."""
     size = itemsize(dtype)
-    copy = as_intrinsic(f"tileflow_frame_rows_{dtype}_{path.name}", "rows, n, source, source_row, target, target_row", path,
+    copy = inlined_code(f"tileflow_frame_rows_{dtype}_{path.name}", "rows, n, source, source_row, target, target_row", path,
                         _copy(dtype, path))
-    split = as_intrinsic(f"tileflow_frame_split_{dtype}_{path.name}", "rows, n, source, source_row, even, odd, target_row", path,
+    split = inlined_code(f"tileflow_frame_split_{dtype}_{path.name}", "rows, n, source, source_row, even, odd, target_row", path,
                          _split(dtype, path))
     least = 2 * path.lanes(size)
 
@@ -298,7 +298,7 @@ def tap_offsets(f: Frame, size: int) -> Const:
 def _forward(dtype: str, path: cpu.Cpu, rows: int, vectors: int) -> Leaf:
     size = itemsize(dtype)
     copied, finish = framed(dtype, path), finisher()
-    multiply = as_intrinsic(f"tileflow_planes_{dtype}_{path.name}_{rows}x{vectors}",
+    multiply = inlined_code(f"tileflow_planes_{dtype}_{path.name}_{rows}x{vectors}",
                             "count, n, taps, offsets, w, bias, biased, f, f_row, y, y_row", path, _multiply(dtype, path, rows, vectors))
 
     def conv_planes(x, weights, bias, y, frame, offsets, s, lo, hi, epilogue, rest):  # type: ignore[no-untyped-def]
@@ -370,7 +370,7 @@ def _time(g: Geometry, size: int, path: cpu.Cpu) -> float:
 @functools.cache
 def _weights_leaf(dtype: str, path: cpu.Cpu, together: int) -> Leaf:
     size, lanes, copied = itemsize(dtype), path.lanes(itemsize(dtype)), framed(dtype, path)
-    correlate = as_intrinsic(f"tileflow_planes_weights_{dtype}_{path.name}_{together}",
+    correlate = inlined_code(f"tileflow_planes_weights_{dtype}_{path.name}_{together}",
                              "rows, n, offsets, f, f_row, g, g_row, totals, accumulate", path, _correlate(dtype, path, together))
 
     def conv_planes_weights(x, g, dw, db, frame, offsets, totals, s, lo, hi):                                               # type: ignore

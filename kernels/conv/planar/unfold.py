@@ -8,7 +8,7 @@ import numpy as np
 from llvmlite import ir
 
 from ...isa import cpu
-from ...isa.vector import ELEMENTS, Emitter, as_intrinsic, itemsize, vector, word
+from ...isa.vector import ELEMENTS, Emitter, inlined_code, itemsize, vector, word
 from ...machine.call import Const
 from ...machine.places import address_of, clear, within, word_at
 from .geometry import Unfolding
@@ -144,21 +144,21 @@ _ROWS = "rows, width, start, limit, step, source, source_row, target, target_row
 def copy_rows(dtype: str, path: cpu.Cpu, form: int) -> Any:
     """A function, for steps of a form: target[r, j] = source[r, start + j * step] for j < width, zero where that is
     not in 0..limit."""
-    return as_intrinsic(f"tileflow_copy_rows_{dtype}_{path.name}_{form}", _ROWS, path, _copy_rows(dtype, path, form))
+    return inlined_code(f"tileflow_copy_rows_{dtype}_{path.name}_{form}", _ROWS, path, _copy_rows(dtype, path, form))
 
 
 @functools.cache
 def add_rows(dtype: str, path: cpu.Cpu, form: int) -> Any:
     """A function, for steps of a form: target[r, start + j * step] += source[r, j] for j < width where that is in
     0..limit."""
-    return as_intrinsic(f"tileflow_add_rows_{dtype}_{path.name}_{form}", _ROWS, path, _add_rows(dtype, form))
+    return inlined_code(f"tileflow_add_rows_{dtype}_{path.name}_{form}", _ROWS, path, _add_rows(dtype, form))
 
 
 @functools.cache
 def fold_rows(dtype: str, path: cpu.Cpu) -> Any:
     """The function `fold_rows(rows, width, start, limit, dilation, taps, source, source_row, source_tap, target, target_row)`:
     see `_fold_rows`; addresses, strides in bytes."""
-    return as_intrinsic(f"tileflow_fold_rows_{dtype}_{path.name}",
+    return inlined_code(f"tileflow_fold_rows_{dtype}_{path.name}",
                         "rows, width, start, limit, dilation, taps, source, source_row, source_tap, target, target_row", path,
                         _fold_rows(dtype, path))
 

@@ -13,7 +13,7 @@ from llvmlite import ir
 
 from ...isa import cpu
 from ...isa.mathlib import constant
-from ...isa.vector import WORD, Emitter, as_intrinsic, itemsize, vector, word
+from ...isa.vector import WORD, Emitter, inlined_code, itemsize, vector, word
 
 ELEMENTS = 16
 """Of a transformed tile."""
@@ -50,7 +50,7 @@ def pixels_in(dtype: str, path: cpu.Cpu) -> Any:
         whole = e.b.and_(channels, word(-lanes))
         e.loop(0, whole, lanes, [], lambda k, _: step(k, None))
         e.loop(whole, channels, lanes, [], lambda k, _: step(k, e.first(e.b.sub(channels, k), lanes)))
-    return as_intrinsic(f"tileflow_winograd_in_{dtype}_{path.name}", "channels, sources, source_step, target, target_step", path, emit)
+    return inlined_code(f"tileflow_winograd_in_{dtype}_{path.name}", "channels, sources, source_step, target, target_step", path, emit)
 
 
 @functools.cache
@@ -84,7 +84,7 @@ def pixels_out(dtype: str, path: cpu.Cpu) -> Any:
         bad, = e.loop(whole, channels, lanes, [bad], lambda k, s: [step(k, e.first(e.b.sub(channels, k), lanes), s[0])])
         lost = e.b.bitcast(e.b.fcmp_unordered("uno", bad, bad), ir.IntType(lanes))
         e.store(e.b.or_(e.load(flag, WORD), e.b.zext(lost, WORD)), flag)
-    return as_intrinsic(f"tileflow_winograd_out_{dtype}_{path.name}", "channels, source, source_step, bias, biased, y00, y01, y10, y11, flag",
+    return inlined_code(f"tileflow_winograd_out_{dtype}_{path.name}", "channels, source, source_step, bias, biased, y00, y01, y10, y11, flag",
                         path, emit)
 
 
@@ -111,4 +111,4 @@ def weights_in(dtype: str, path: cpu.Cpu) -> Any:
                     e.store(value, e.address(state[1], e.times(target_step, i), v * lanes * size))
             return [e.address(state[0], 9 * vectors * lanes * size), e.address(state[1], vectors * lanes * size)]
         e.loop(0, channels, 1, [source, target], channel)
-    return as_intrinsic(f"tileflow_winograd_weights_{dtype}_{path.name}", "channels, source, tap_step, target, target_step", path, emit)
+    return inlined_code(f"tileflow_winograd_weights_{dtype}_{path.name}", "channels, source, tap_step, target, target_step", path, emit)
