@@ -191,10 +191,10 @@ def _layers(path: cpu.Cpu) -> tuple[Any, Any, Any, Any]:
     """by_rows and turned lay rows out in panels, multiply reads them."""
     weave, turn, product, last = pairs.weave(path), pairs.turned(path), pairs.outer(path), pairs.narrow(path)
 
-    def by_rows(count, n, source, source_row, target):  # type: ignore[no-untyped-def]
-        """Panels of `n` columns, a pair being two of `count` rows."""
+    def by_rows(count, n, source, source_row, target, panel):  # type: ignore[no-untyped-def]
+        """Panels of `n` columns, `panel` bytes apart; a pair is two of `count` rows, beside an odd one are zeros."""
         for c in range(0, n, WIDTH):
-            weave(count, min(WIDTH, n - c), source + 2 * c, source_row, target + c * 4 * ((count + 1) // 2), PANEL)
+            weave(count, min(WIDTH, n - c), source + 2 * c, source_row, target + c // WIDTH * panel, PANEL)
 
     def turned(count, n, source, source_row, target):  # type: ignore[no-untyped-def]
         """Panels of `count` columns, one a row, a pair being two of its `n` numbers; zeros after the last column."""
@@ -247,20 +247,22 @@ def _forward_leaf(mask: str, path: cpu.Cpu) -> Leaf:
         base = scratch.ctypes.data
         plain = s.mode == NO_MASK and scale > 0      # scores are scaled where they are read, masks added to scaled ones
         scratch[number] = scale if plain else 1
-        here = -1
+        here, laid = -1, 0
         for unit in range(lo, hi):
             i0, h, b = unit % blocks * block, unit // blocks % heads, unit // (blocks * heads)
             rows = min(block, queries - i0)
             filled = (rows + LANES - 1) // LANES * LANES
-            if unit // blocks // group != here:            # other keys than the last unit's
-                here = unit // blocks // group
-                by_rows(keys, e, v.ctypes.data + 2 * (b * v_b + h // group * v_h), 2 * v_t, base + 4 * values)
+            last = max(1, min(keys, i0 + rows + causal))    # at least one key: if hidden, its NaN is the result
+            seen = last if last % 2 != 0 else keys          # nothing is multiplied by a key out of reach, not even zero
+            if unit // blocks // group != here or seen != laid:      # other keys than the last unit's
+                here, laid = unit // blocks // group, seen
+                by_rows(seen, e, v.ctypes.data + 2 * (b * v_b + h // group * v_h), 2 * v_t, base + 4 * values,
+                        half_keys * PANEL)
             from_q, to = b * q_b + h * q_h + i0 * q_t, b * y_b + h * y_h + i0 * y_t
             from_k, mask_at = b * k_b + h // group * k_h, b * s.mask_b + h * s.mask_h + i0 * s.mask_t
             turned(rows, d, q.ctypes.data + 2 * from_q, 2 * q_t, base + 4 * of_queries)
             for i in range(filled):
                 scratch[largest + i], scratch[total + i] = -math.inf, 0
-            last = max(1, min(keys, i0 + rows + causal))    # at least one key: if hidden, its NaN is the result
             for j0 in range(0, last, KEYS):
                 deep = min(KEYS, last - j0)
                 multiply(deep, rows, d // 2, k.ctypes.data + 2 * (from_k + j0 * k_t), 2 * k_t, 4,
@@ -309,7 +311,7 @@ def _backward_leaf(mask: str, path: cpu.Cpu) -> Leaf:
         for unit in range(lo, hi):
             b, kv = unit // (heads // group), unit % (heads // group)
             at_k, at_v = b * k_b + kv * k_h, b * v_b + kv * v_h
-            by_rows(keys, d, k.ctypes.data + 2 * at_k, 2 * k_t, base + 4 * paired_k)
+            laid = 0
             clear(base + 4 * sum_k, 4 * keys * wide_d)
             clear(base + 4 * sum_v, 4 * keys * wide_e)
             for h in range(kv * group, kv * group + group):
@@ -322,8 +324,8 @@ def _backward_leaf(mask: str, path: cpu.Cpu) -> Leaf:
                     from_q, from_g = q.ctypes.data + 2 * at_q, g.ctypes.data + 2 * at_y
                     turned(rows, d, from_q, 2 * q_t, base + 4 * turned_q)
                     turned(rows, e, from_g, 2 * y_t, base + 4 * turned_g)
-                    by_rows(rows, d, from_q, 2 * q_t, base + 4 * paired_q)
-                    by_rows(rows, e, from_g, 2 * y_t, base + 4 * paired_g)
+                    by_rows(rows, d, from_q, 2 * q_t, base + 4 * paired_q, half_rows * PANEL)
+                    by_rows(rows, e, from_g, 2 * y_t, base + 4 * paired_g, half_rows * PANEL)
                     for i in range(filled):
                         scratch[shift + i], scratch[level + i] = 0, 0
                     for i in range(rows):
@@ -332,6 +334,10 @@ def _backward_leaf(mask: str, path: cpu.Cpu) -> Leaf:
                         scratch[shift + i] = lse[line + i]
                         scratch[level + i] = block_dot(scratch[wide:wide + e], scratch[wide + e:wide + 2 * e])
                     last = max(1, min(keys, i0 + rows + causal))
+                    seen = last if last % 2 != 0 else keys
+                    if seen != laid:
+                        laid = seen
+                        by_rows(seen, d, k.ctypes.data + 2 * at_k, 2 * k_t, base + 4 * paired_k, half_keys * PANEL)
                     for j0 in range(0, last, KEYS):
                         deep = min(KEYS, last - j0)
                         multiply(deep, rows, d // 2, k.ctypes.data + 2 * (at_k + j0 * k_t), 2 * k_t, 4,

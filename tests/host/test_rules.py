@@ -277,3 +277,60 @@ def test_cuts_that_fill_a_tensor_are_its_parts(places: Any) -> None:
     cuts(columns(0, 3), columns(3, 8), extra=lambda b, v: b.Add(v, b.constant(np.ones((3, 8)))))])
 def test_other_sums_of_cuts_stay(graph: Graph) -> None:
     assert rewrite(graph) is graph
+
+
+# ---- turned matrices of 16 bits
+
+def turned_gradient(narrow: str, wide: str, rank: int = 2, twice: str = "") -> Graph:
+    """The gradient of a turned weight in mixed precision: a product of `narrow`, cast to `wide`, turned; `twice`: what
+    else is an output."""
+    graph = Graph("turned")
+    b = Builder(graph)
+    x, g = (b.input(n, TensorType(narrow, s)) for n, s in (("x", (7, 5)), ("g", (7, 6))))
+    values = {"product": b.Gemm(x, g, transA=1, alpha=0.5)}
+    values["cast"] = b.Cast(values["product"], to=wide)
+    seen = values["cast"] if rank == 2 else b.Reshape(values["cast"], shape=(1, 5, 6))
+    graph.outputs.append(b.Transpose(seen, perm=(1, 0) if rank == 2 else (0, 2, 1)))
+    graph.outputs.extend([values[twice]] if twice else [])
+    return graph
+
+
+def turned_weight(wide: str, narrow: str, perm: tuple[int, ...] = (1, 0), kept: bool = False) -> Graph:
+    graph = Graph("turned")
+    b = Builder(graph)
+    x, w = b.input("x", TensorType(narrow, (9, 6))), b.input("w", TensorType(wide, (5, 6)))
+    seen = w if len(perm) == 2 else b.Reshape(w, shape=(5, 6, 1))
+    turned = b.Transpose(seen, perm=perm)
+    cast = b.Cast(turned, to=narrow)
+    graph.outputs.append(b.MatMul(x, cast if len(perm) == 2 else b.Reshape(cast, shape=(6, 5))))
+    graph.outputs.extend([turned] if kept else [])
+    return graph
+
+
+def check_same(graph: Graph, wanted: list[str]) -> None:
+    done = rewrite(graph)
+    assert [n.op.name for n in done.nodes] == wanted
+    feeds = {v.name: draw(v.shape, i).astype(v.type.numpy) for i, v in enumerate(graph.inputs)}
+    exact, got = evaluate(graph, feeds), run(done, feeds)
+    for v in graph.outputs:
+        np.testing.assert_array_equal(got[v].astype("f4"), exact[v.name].astype("f4"))
+
+
+def test_a_gradient_that_is_cast_and_turned_is_made_so() -> None:
+    check_same(turned_gradient("float16", "float32"), ["Gemm", "Cast"])
+    assert [n.op.name for n in rewrite(turned_gradient("bfloat16", "float32")).nodes] == ["Gemm", "Cast"]
+
+
+def test_a_weight_is_cast_before_it_is_turned() -> None:
+    check_same(turned_weight("float32", "float16"), ["Cast", "Transpose", "MatMul"])
+    done = rewrite(turned_weight("float32", "bfloat16"))
+    assert [n.op.name for n in done.nodes] == ["Cast", "Transpose", "MatMul"]
+
+
+@pytest.mark.parametrize("graph", [
+    turned_gradient("float32", "float64"), turned_gradient("bfloat16", "float16"),
+    turned_gradient("bfloat16", "float32", rank=3), turned_gradient("bfloat16", "float32", twice="product"),
+    turned_gradient("bfloat16", "float32", twice="cast"), turned_weight("float64", "float32"),
+    turned_weight("float32", "bfloat16", kept=True), turned_weight("float32", "bfloat16", perm=(1, 2, 0))])
+def test_other_turned_casts_stay(graph: Graph) -> None:
+    assert rewrite(graph) is graph

@@ -168,6 +168,23 @@ def check_special_values_of_pairs() -> None:
     assert np.isfinite(np.float32(np.delete(dq[0, 0], spoiled, 0))).all()
 
 
+@pytest.mark.parametrize("path", cpu.available())
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_keys_out_of_reach_are_not_read(path: str, dtype: str) -> None:
+    """Of an odd number of keys in reach, too, the last of which is no pair, before other queries that see all."""
+    q, k, v, g = (a.astype(np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else dtype)
+                  for a in operands(1, 1, 1, QUERIES + 3, QUERIES + 9, 8, 8))
+    k[:, :, QUERIES + 3:], v[:, :, QUERIES + 3:] = np.nan, np.nan
+    op = FusedAttention(scale=0.3, reach=0)
+    with cpu.forced(path):
+        y, lse = run_kernel(op, q, k, v)
+        dq, dk, dv = run_kernel(FusedAttentionGrad(**op.attributes()), g, q, k, v, None, y, lse)
+        whole = run_kernel(FusedAttention(scale=0.3, reach=0), q, k[:, :, :QUERIES + 3], v[:, :, :QUERIES + 3])[0]
+    for array in (y, lse, dq, dk, dv):
+        assert np.isfinite(np.float64(array)).all()
+    assert y.tobytes() == whole.tobytes()
+
+
 @pytest.mark.skipif(not cpu.current().pairs, reason="this CPU has no products of pairs")
 @pytest.mark.parametrize("causal", [False, True])
 def test_pairs_against_torch(causal: bool) -> None:

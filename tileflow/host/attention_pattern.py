@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from ..graph.graph import Node, Origin, Value
 from ..graph.index import Index
-from ..kernels.elementwise.expr import Const, Expr, Var, cast, substitute
+from ..kernels.elementwise.expr import Var, cast
 from ..ops.activation import Tanh
 from ..ops.arithmetic import Add
 from ..ops.elementwise import Elementwise
@@ -23,6 +23,7 @@ from ..ops.matmul import FusedMatMul, MatMul, Product
 from ..ops.reduce import ReduceSum
 from ..ops.shape import normal_axis
 from ..ops.softmax import SoftmaxGrad
+from .expressions import casts, expression
 from .linear import is_moderate, linear_factor
 
 
@@ -84,32 +85,9 @@ def product_flags(node: Node) -> tuple[bool, bool, float]:
     return node.op.flags()
 
 
-def _expression(index: Index, node: Node, order: tuple[Value, ...]) -> Expr | None:
-    """What an elementwise node computes of `order` (variable i being its value i) and constants; None where it reads anything else."""
-    if not isinstance(node.op, Elementwise) or len(node.outputs) != 1:
-        return None
-    known: dict[int, Expr] = {}
-    for i, v in enumerate(node.operands):
-        if v in order:
-            known[i] = Var(order.index(v), v.dtype)
-        elif v.type.size == 1 and v in index.graph.constants:
-            known[i] = Const(index.graph.constants[v].reshape(()).item(), v.dtype)
-        else:
-            return None
-    return substitute(node.op.expressions([v.type for v in node.operands])[0], known)
-
-
-def _casts(index: Index, node: Node | None, value: Value) -> bool:
-    """Whether a node is a Cast of `value` between 16 bits and float32."""
-    if node is None or len(node.outputs) != 1 or value.type.is_half == node.outputs[0].type.is_half:
-        return False
-    y = node.outputs[0]
-    return {value.dtype, y.dtype} & {"float32"} != set() and _expression(index, node, (value,)) is cast(Var(0, value.dtype), y.dtype)
-
-
 def _factor(index: Index, node: Node, value: Value) -> float | None:
     """The number by which an elementwise node with constants multiplies `value`; None where it does something else."""
-    expr = _expression(index, node, (value,)) if node.outputs[0].type == value.type else None
+    expr = expression(index, node, (value,)) if node.outputs[0].type == value.type else None
     return None if expr is None else linear_factor(expr)
 
 
@@ -119,7 +97,7 @@ def find_forward(index: Index, softmax: Node) -> Forward | None:
     """The nodes from the product of queries and keys to that with the values, around a softmax along the last axis."""
     weights = softmax.outputs[0]
     rank = weights.type.rank
-    rounded = next((n for n in index.all_readers(weights) or [] if n.outputs[0].type.is_half and _casts(index, n, weights)), None)
+    rounded = next((n for n in index.all_readers(weights) or [] if n.outputs[0].type.is_half and casts(index, n, weights)), None)
     weights = rounded.outputs[0] if rounded else weights
     readers = index.all_readers(weights)
     if readers is None or rank not in (3, 4, 5) or normal_axis(softmax.op.attributes()["axis"], rank) != rank - 1:
@@ -153,7 +131,7 @@ def _step(index: Index, node: Node, found: Forward) -> Value | None:
         found.softcap, found.factor, found.turn = found.factor, 1.0, node
         return node.inputs[0]
     whole = [v for v in node.operands if v.shape == node.outputs[0].shape]
-    if len(whole) == 1 and whole[0].type.is_half and _casts(index, node, whole[0]):
+    if len(whole) == 1 and whole[0].type.is_half and casts(index, node, whole[0]):
         return whole[0]
     for value in whole:
         factor = _factor(index, node, value)
@@ -189,7 +167,7 @@ def find_backward(index: Index, f: Forward) -> Backward | None:
     if pull is None or pull.inputs[0] is None or pull.op.attributes()["axis"] != softmax.op.attributes()["axis"]:
         return None
     arriving, widened = pull.inputs[0], index.maker(pull.inputs[0])
-    if widened is not None and f.rounded and widened.inputs[0] is not None and _casts(index, widened, widened.inputs[0]):
+    if widened is not None and f.rounded and widened.inputs[0] is not None and casts(index, widened, widened.inputs[0]):
         if index.only_reader(arriving) is not pull:
             return None
         arriving = widened.inputs[0]
@@ -233,7 +211,7 @@ def _down(index: Index, value: Value, f: Forward) -> tuple[Value, list[Node]] | 
     factors = [1.0, product_flags(f.scores)[2]]
     before = f.turn is not None
     while (node := index.only_reader(value)) is not None:
-        scale = 1.0 if _casts(index, node, value) else _factor(index, node, value)
+        scale = 1.0 if casts(index, node, value) else _factor(index, node, value)
         if scale is not None:
             factors[0 if before else 1] *= scale
         elif before and f.turn is not None and _is_turn_gradient(index, node, value, f.turn.outputs[0]):
@@ -255,7 +233,7 @@ def _is_turn_gradient(index: Index, node: Node, g: Value, y: Value) -> bool:
     if g.dtype != y.dtype:
         return False
     pulled = cast(Tanh().gradient(0, (), [Var(1, y.dtype)], [Var(0, g.dtype)]), y.dtype)
-    return _expression(index, node, (g, y)) is pulled
+    return expression(index, node, (g, y)) is pulled
 
 
 def _summed(index: Index, node: Node, like: Value, nodes: list[Node]) -> Value | None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from ..graph.graph import Node
 from ..graph.index import Index
@@ -13,6 +14,7 @@ from ..kernels.machine.call import Call
 from ..memory.types import TensorType, dtype_of
 from ..ops.matmul import Gemm, MatMul, Product
 from ..ops.shape import Transpose, present
+from .expressions import casts
 from .form import Blockwise, HostForm, Packed, blockwise, calls, packed
 from .rewrite import Replacement, node_of, rule
 
@@ -54,18 +56,40 @@ def _(op: Product | Gemm, form: HostForm, inputs: Types, outputs: Sequence[Tenso
 
 @rule
 def turned_product(index: Index, node: Node) -> Replacement | None:
-    """(A B)^T of matrices is B^T A^T: what alone reads a product and turns it goes, as that of a weight's gradient
-    where a file turns the weight."""
-    if not isinstance(node.op, Transpose) or node.outputs[0].type.rank != 2 or node.op.order(2) != (1, 0):
+    """(A B)^T of matrices is B^T A^T: what alone reads a product, or what it is cast to, and turns it goes, as that of
+    a weight's gradient where a file turns the weight."""
+    if not _turns(node):
         return None
-    product = index.maker(node.operands[0])
-    if (product is None or type(product.op) is not Gemm or len(product.operands) != 2
-            or index.only_reader(product.outputs[0]) is not node):
+    product, between = index.maker(node.operands[0]), list[Node]()
+    if product is not None and len(product.operands) == 1 and casts(index, product, product.operands[0]):
+        between, product = [product], index.maker(product.operands[0])
+    if product is None or type(product.op) is not Gemm or len(product.operands) != 2 or any(
+            index.only_reader(above.outputs[0]) is not below for above, below in pairwise([product, *between, node])):
         return None
-    op, (a, b) = product.op, product.operands
+    op, (a, b), origin = product.op, product.operands, product.origin.merged(node.origin)
     made = Gemm(alpha=op.alpha, transA=1 - op.transB, transB=1 - op.transA)
-    return Replacement(frozenset([product, node]),
-                       ((node, (node_of(made, [b, a], product.origin.merged(node.origin), node.outputs),)),))
+    nodes = [node_of(made, [b, a], origin, [] if between else node.outputs)]
+    nodes += [node_of(n.op, nodes[0].outputs, n.origin, node.outputs) for n in between]
+    return Replacement(frozenset([product, *between, node]), ((node, tuple(nodes)),))
+
+
+@rule
+def narrowed_before_turned(index: Index, node: Node) -> Replacement | None:
+    """A matrix that is turned and cast to 16 bits, as a weight of mixed precision that a file turns: cast, then turned,
+    which a packing does on its way."""
+    if len(node.operands) != 1 or not node.outputs[0].type.is_half or not casts(index, node, node.operands[0]):
+        return None
+    turn = index.maker(node.operands[0])
+    if turn is None or not _turns(turn) or index.only_reader(turn.outputs[0]) is not node:
+        return None
+    cast = node_of(node.op, turn.operands, node.origin)
+    return Replacement(frozenset([turn, node]),
+                       ((node, (cast, node_of(turn.op, cast.outputs, turn.origin, node.outputs))),))
+
+
+def _turns(node: Node) -> bool:
+    """Whether a node is the transposition of a matrix."""
+    return isinstance(node.op, Transpose) and node.outputs[0].type.rank == 2 and node.op.order(2) == (1, 0)
 
 
 @rule
