@@ -16,19 +16,18 @@ def joined_cuts(index: Index, node: Node) -> Replacement | None:
     nodes = _summed(index, node) if type(node.op) is Add else None
     if nodes is None:
         return None
-    cuts = [n for n in nodes if isinstance(n.op, SliceGrad)]
     shape = node.outputs[0].shape
-    axes = {axis for n in cuts for axis, left in enumerate(n.op.uncut(shape)) if left < 0}
+    cuts = [(n, n.op.uncut(shape), n.op.slices(shape)) for n in nodes if isinstance(n.op, SliceGrad)]
+    axes = {axis for _, uncut, _ in cuts for axis, left in enumerate(uncut) if left < 0}
     if len(axes) != 1:
         return None
     axis, = axes
-    cuts.sort(key=lambda n: n.op.slices(shape)[axis].start)
-    slices = [n.op.slices(shape)[axis] for n in cuts]
-    starts = [0, *(s.stop for s in slices)]
-    if any(s.step != 1 for s in slices) or starts != [*(s.start for s in slices), shape[axis]]:
+    parts = sorted(((slices[axis], n) for n, _, slices in cuts), key=lambda part: part[0].start)
+    starts = [0, *(s.stop for s, _ in parts)]
+    if any(s.step != 1 for s, _ in parts) or starts != [*(s.start for s, _ in parts), shape[axis]]:
         return None
-    origin = cuts[0].origin.merged(*(n.origin for n in cuts[1:]))
-    made = node_of(Concat(axis=axis), [n.operands[0] for n in cuts], origin, node.outputs)
+    origin = parts[0][1].origin.merged(*(n.origin for _, n in parts[1:]))
+    made = node_of(Concat(axis=axis), [n.operands[0] for _, n in parts], origin, node.outputs)
     return Replacement(frozenset(nodes), ((node, (made,)),))
 
 
