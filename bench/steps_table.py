@@ -12,8 +12,8 @@ BEGIN = "<!-- training steps: written by `python -m bench table` -->"
 END = "<!-- end of training steps -->"
 CASE = "training"
 
-HEADS = ("network", "float32: of eager PyTorch", "of torch.compile", "share of the FMA peak",
-         "bfloat16 mixed: of PyTorch's fastest", "of our own float32")
+HEADS = ("network", "float32: of eager PyTorch", "of torch.compile's faster precision", "share of the FMA peak",
+         "bfloat16 mixed: of eager PyTorch's faster precision", "of our own float32")
 
 
 def serves(r: Result) -> bool:
@@ -34,6 +34,7 @@ def lines(machine: Mapping[str, Any], results: Sequence[Result]) -> list[str]:
              cell("modules", network, "fraction_of_peak", ".0%"), cell("modules-mixed", network),
              cell("modules-own", network)) for network in networks]
     return [f"Training steps of PyTorch's own modules on {place(machine)}, at 1 / 2 threads, beside torch "
-            f"{machine['versions'].get('torch')}: its time over ours; its fastest is the faster of float32 "
-            "and bfloat16 autocast.", "",
+            f"{machine['versions'].get('torch')}: its time over ours. Its faster precision is float32 or "
+            "bfloat16 autocast; the share counts the operations of direct convolutions, and Winograd's way needs "
+            "fewer.", "",
             f"| {' | '.join(HEADS)} |", "|---" * len(HEADS) + "|", *(f"| {' | '.join(line)} |" for line in body)]
