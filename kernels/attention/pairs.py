@@ -211,6 +211,7 @@ def _layers(path: cpu.Cpu) -> tuple[Any, Any, Any, Any]:
                 product(m, k, a, a_row, a_k, b + q // WIDTH * panel, c + 4 * q, c_row, more)
             else:
                 last(m, k, a, a_row, a_k, b + q // WIDTH * panel, c + 4 * q, c_row, more)
+
     def scaled(scratch, scores, row, keys, count, scale):  # type: ignore[no-untyped-def]
         """A block of scores times the scale."""
         for j in range(keys):
@@ -348,6 +349,8 @@ def _backward_leaf(mask: str, path: cpu.Cpu) -> Leaf:
                                    i0 + causal)
                         multiply(deep, rows, e // 2, v.ctypes.data + 2 * (at_v + j0 * v_t), 2 * v_t, 4,
                                  base + 4 * turned_g, e // 2 * PANEL, base + 4 * grads, 4 * row, 0)
+                        for j in range(deep if rows % 2 != 0 else 0):        # what pairs with the last query is nothing
+                            scratch[scores + j * row + rows], scratch[grads + j * row + rows] = 0, 0
                         pull(deep, filled, base + 4 * scores, base + 4 * grads, 4 * row, base + 4 * shift,
                              base + 4 * level, base + 4 * number, base + 4 * (number + 1), base + 4 * weights,
                              base + 4 * pulled, base + 4 * words)

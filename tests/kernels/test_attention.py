@@ -148,6 +148,7 @@ def check_pairs(sizes: Any, inside: tuple[bool, bool, bool, bool], masked: tuple
 def test_special_values_of_pairs(path: str) -> None:
     with cpu.forced(path):
         check_special_values_of_pairs()
+        check_spoiled_gradients()
 
 
 def check_special_values_of_pairs() -> None:
@@ -163,6 +164,22 @@ def check_special_values_of_pairs() -> None:
     assert np.isneginf(lse[0, 0, 1])
     hidden = run_kernel(FusedAttention(scale=0.3), q, k[:, :, KEYS:], v[:, :, KEYS:])[0]
     np.testing.assert_allclose(np.float32(y[0, 0, 2]), np.float32(hidden[0, 0, 2]), rtol=2.0 ** -7)
+    q, g = q[:, :, :19], g[:, :, :19]                   # an odd number: nothing stands beside the last one
+    k[0, 0, 3], k[0, 0, 3, 0] = 0, -np.inf
+    q[0, 0, :, 0] = abs(q[0, 0, :, 0])
+    y, lse = run_kernel(FusedAttention(scale=0.3), q, k, v)
+    dv = run_kernel(FusedAttentionGrad(scale=0.3), g, q, k, v, None, y, lse)[2]
+    assert not np.float32(dv[0, 0, 3]).any()
+    assert np.isfinite(np.float32(dv)).all()
+
+
+def check_spoiled_gradients() -> None:
+    """A query that is spoiled has no gradient, and no other's is spoiled."""
+    q, k, v, g = (a.astype(BFLOAT16) for a in operands(1, 1, 1, 20, 2 * KEYS + 9, 8, 8))
+    mask = np.zeros((1, 1, 20, k.shape[2]), "float32")
+    mask[..., 1, :], mask[..., 4, 5], mask[..., 5, 200] = -np.inf, np.nan, np.inf
+    spoiled = [1, 4, 5]
+    y, lse = run_kernel(FusedAttention(scale=0.3), q, k, v, mask)
     dq = run_kernel(FusedAttentionGrad(scale=0.3), g, q, k, v, mask, y, lse)[0]
     assert np.isnan(np.float32(dq[0, 0, spoiled])).all()
     assert np.isfinite(np.float32(np.delete(dq[0, 0], spoiled, 0))).all()

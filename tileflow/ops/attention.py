@@ -189,7 +189,8 @@ class FusedAttention(_Attention):
     [batch, heads, queries, keys] and is added; axes in the order that `inside` says. Query head h reads key head h // (heads / key heads).
     Outputs: [batch, heads, queries, e], and log(sum(exp(score))) of each query, [batch, heads, queries], float32 for 16-bit operands. As
     softmax has it, a query gets NaN where a score is NaN or +inf, and where all scores are -inf. Keys out of reach are not read.
-    16-bit operands are summed in float32 and rounded once; their mask may be float32.
+    16-bit operands are summed in float32 and rounded once, weights of bfloat16 before they are multiplied, too, where
+    the CPU has products of pairs; their mask may be float32.
     """
 
     no_gradient = "its mask is data"
