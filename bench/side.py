@@ -26,6 +26,10 @@ SETTLE = {"ours": 0.02, "torch": 0.02, "onnxruntime": 0.06, "openvino": 0.02}
 7 ms, ONNX Runtime's up to 40 ms: until then a region of two threads waits for one that shares its core, and takes ten times as long."""
 
 
+PATIENCE = 5.0
+"""Seconds that a side may take to end, once its requests have."""
+
+
 class Missing(Exception):
     """The peer is not installed; the message says so."""
 
@@ -85,7 +89,11 @@ class Side:
         assert self._process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
-        self._process.wait()
+        try:
+            self._process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:               # OpenVINO has loops that it does not end
+            self._process.kill()
+            self._process.wait()
         self._process.stdout.close()
 
 

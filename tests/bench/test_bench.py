@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -492,3 +493,14 @@ def test_both_sides_check_the_same_updates(shape: dict[str, int]) -> None:
     error = Network({"network": "mnist", "pass": "training", **shape}).ours(1).error()
     assert error is not None
     assert error < 1e-5
+
+
+def test_a_side_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.side.PATIENCE", 0.1)
+    side = Side("ours", 1)
+    side.ask(do="prepare", kind="matmul", shape={"m": 64, "n": 64, "k": 64})
+    assert side._process.stdin is not None
+    side._process.stdin.write(json.dumps({"do": "time", "times": 10 ** 9, "wall": True}) + "\n")
+    side._process.stdin.flush()
+    side.close()
+    assert side._process.returncode == -signal.SIGKILL
