@@ -87,22 +87,23 @@ def _each_strip(e: Emitter, dtype: str, count: Any, body: Callable[[Any], None])
     e.loop(0, count, lanes, [], lambda i, _state: body(e.times(i, size)))
 
 
+def larger(e: Emitter, x: Any, y: Any) -> Any:
+    """The larger of two scores; NaN in x gives y: a NaN score makes its weight NaN anyway."""
+    return e.b.select(e.b.fcmp_ordered(">", x, y), x, y)
+
+
 def _fold(dtype: str, path: cpu.Cpu) -> Any:
     """Scores to weights exp(score - largest so far); the running largest and sum, and what older sums are multiplied by."""
     kind = vector(dtype, path.lanes(itemsize(dtype)))
     nothing, zero = mathlib.constant(kind, -math.inf), mathlib.constant(kind, 0.0)
 
     def emit(e: Emitter, keys: Any, count: Any, scores: Any, row: Any, largest: Any, total: Any, factor: Any) -> None:
-        def larger(x: Any, y: Any) -> Any:
-            """NaN in x gives y: a NaN score makes its weight NaN anyway."""
-            return e.b.select(e.b.fcmp_ordered(">", x, y), x, y)
-
         def strip(at: Any) -> None:
             first = e.address(scores, at)
             old = e.load(e.address(largest, at), kind)
 
             def seek(_j: Any, state: list[Any]) -> list[Any]:
-                return [larger(e.load(state[1], kind), state[0]), e.address(state[1], row)]
+                return [larger(e, e.load(state[1], kind), state[0]), e.address(state[1], row)]
             best, _ = e.loop(0, keys, 1, [old, first], seek)
             e.store(best, e.address(largest, at))
             # Where all scores are -inf so far, 0 stands for the largest: the weights become 0 and not NaN.

@@ -23,7 +23,7 @@ from ..isa.vector import Emitter, inlined_code, vector, word
 from ..machine.leaf import Leaf
 from ..machine.places import clear
 from ..sums import block_dot
-from .float32 import KEYS, NO_MASK, QUERIES, SIZES, SKEW, AttentionSizes, geometry, masker
+from .float32 import KEYS, NO_MASK, QUERIES, SIZES, SKEW, AttentionSizes, geometry, larger, masker
 
 PANEL = 4 * WIDTH
 """Bytes from pair to pair of a panel."""
@@ -116,16 +116,12 @@ def _fold(path: cpu.Cpu) -> Any:
              words: Any, scale: Any) -> None:
         times = e.splat(e.load(scale, kind.element), LANES)
 
-        def larger(x: Any, y: Any) -> Any:
-            """NaN in x gives y: a NaN score makes its weight NaN anyway."""
-            return e.b.select(e.b.fcmp_ordered(">", x, y), x, y)
-
         def strip(at: Any) -> None:
             first = e.address(scores, at)
             old = e.load(e.address(largest, at), kind)
             best, _ = e.loop(0, keys, 1, [nothing, first],
-                             lambda _j, now: [larger(e.load(now[1], kind), now[0]), e.address(now[1], row)])
-            best = larger(e.b.fmul(best, times), old)
+                             lambda _j, now: [larger(e, e.load(now[1], kind), now[0]), e.address(now[1], row)])
+            best = larger(e, e.b.fmul(best, times), old)
             e.store(best, e.address(largest, at))
             # Where all scores are -inf so far, 0 stands for the largest: the weights become 0 and not NaN.
             shift = e.b.select(e.b.fcmp_ordered("==", best, nothing), zero, best)
@@ -187,9 +183,9 @@ def _pull(path: cpu.Cpu) -> Any:
 # ---- what both leaves do
 
 @functools.cache
-def _layers(path: cpu.Cpu) -> tuple[Any, Any, Any, Any]:
-    """by_rows and turned lay rows out in panels, multiply reads them."""
-    weave, turn, product, last = pairs.weave(path), pairs.turned(path), pairs.outer(path), pairs.narrow(path)
+def _layers(path: cpu.Cpu) -> tuple[Any, Any]:
+    """by_rows and turned, which lay rows out in panels."""
+    weave, turn = pairs.weave(path), pairs.turned(path)
 
     def by_rows(count, n, source, source_row, target, panel):  # type: ignore[no-untyped-def]
         """Panels of `n` columns, `panel` bytes apart; a pair is two of `count` rows, beside an odd one are zeros."""
@@ -204,21 +200,39 @@ def _layers(path: cpu.Cpu) -> tuple[Any, Any, Any, Any]:
                 clear(to, n // 2 * PANEL)
             turn(min(WIDTH, count - c), n, source + c * source_row, source_row, to, PANEL)
 
-    def multiply(m, n, k, a, a_row, a_k, b, panel, c, c_row, more):  # type: ignore[no-untyped-def]
-        """Sums over k pairs; the panels of B lie `panel` bytes apart. Whole vectors of C are written."""
-        for q in range(0, n, WIDTH):
-            if n - q > LANES:
-                product(m, k, a, a_row, a_k, b + q // WIDTH * panel, c + 4 * q, c_row, more)
-            else:
-                last(m, k, a, a_row, a_k, b + q // WIDTH * panel, c + 4 * q, c_row, more)
+    return by_rows, turned
 
-    def scaled(scratch, scores, row, keys, count, scale):  # type: ignore[no-untyped-def]
-        """A block of scores times the scale."""
-        for j in range(keys):
-            line = scratch[scores + j * row:scores + j * row + count]
-            for i in range(count):
-                line[i] *= scale
-    return by_rows, turned, multiply, scaled
+
+@functools.cache
+def _scorer(mask: str, path: cpu.Cpu) -> Any:
+    """The function `score(s, k, at, k_t, scratch, queries, scores, spare, row, deep, rows, scale, mask, mask_at, first,
+    limit)`: the scores of `deep` keys, from key `first` at element `at` on, and of `rows` queries, which lie turned.
+    With a mask, or a scale that is not positive, they are scaled here."""
+    multiply, apply_mask = pairs.across(path), masker("f4", mask, path)
+
+    def score(s, k, at, k_t, scratch, queries, scores, spare, row, deep, rows, scale,  # type: ignore[no-untyped-def]
+              mask, mask_at, first, limit):
+        base = scratch.ctypes.data
+        multiply(deep, rows, s.d // 2, k.ctypes.data + 2 * at, 2 * k_t, 4, base + 4 * queries, s.d // 2 * PANEL,
+                 base + 4 * scores, 4 * row, 0)
+        if s.mode != NO_MASK or scale <= 0:
+            for j in range(deep):
+                line = scratch[scores + j * row:scores + j * row + rows]
+                for i in range(rows):
+                    line[i] *= scale
+        apply_mask(scratch, scores, spare, row, deep, rows, mask, s.mode, mask_at + first, s.mask_t, first, limit)
+    return score
+
+
+def _left(s, scale):  # type: ignore[no-untyped-def]
+    """What is left to multiply scores by, where they are read."""
+    return scale if s.mode == NO_MASK and scale > 0 else 1
+
+
+def _paired(last: int, keys: int) -> int:
+    """How many keys are laid out in pairs for queries that see `last` of them: beside an odd last one there are zeros,
+    for nothing is multiplied by a key out of reach, not even zero."""
+    return last if last % 2 != 0 else keys
 
 
 def attention_pairs_leaf(mask: str) -> Leaf:
@@ -234,8 +248,8 @@ def attention_pairs_grad_leaf(mask: str) -> Leaf:
 
 @functools.cache
 def _forward_leaf(mask: str, path: cpu.Cpu) -> Leaf:
-    by_rows, turned, multiply, scaled = _layers(path)
-    fold, apply_mask, rounded = _fold(path), masker("f4", mask, path), narrow_rows("b2")
+    (by_rows, turned), multiply, score = _layers(path), pairs.across(path), _scorer(mask, path)
+    fold, rounded = _fold(path), narrow_rows("b2")
 
     def attention_pairs(q, k, v, mask, y, lse, scratch, scale, _cap, s, lo, hi):  # type: ignore[no-untyped-def]
         heads, group, queries, keys, d, e, causal = s.heads, s.group, s.queries, s.keys, s.d, s.e, s.causal
@@ -246,15 +260,14 @@ def _forward_leaf(mask: str, path: cpu.Cpu) -> Leaf:
         values, of_queries, scores, spare, weights, sums, largest, _ = _forward_places(queries, keys, d, e)
         total, factor, number = largest + row, largest + 2 * row, largest + 3 * row
         base = scratch.ctypes.data
-        plain = s.mode == NO_MASK and scale > 0      # scores are scaled where they are read, masks added to scaled ones
-        scratch[number] = scale if plain else 1
+        scratch[number] = _left(s, scale)
         here, laid = -1, 0
         for unit in range(lo, hi):
             i0, h, b = unit % blocks * block, unit // blocks % heads, unit // (blocks * heads)
             rows = min(block, queries - i0)
             filled = (rows + LANES - 1) // LANES * LANES
             last = max(1, min(keys, i0 + rows + causal))    # at least one key: if hidden, its NaN is the result
-            seen = last if last % 2 != 0 else keys          # nothing is multiplied by a key out of reach, not even zero
+            seen = _paired(last, keys)
             if unit // blocks // group != here or seen != laid:      # other keys than the last unit's
                 here, laid = unit // blocks // group, seen
                 by_rows(seen, e, v.ctypes.data + 2 * (b * v_b + h // group * v_h), 2 * v_t, base + 4 * values,
@@ -266,12 +279,8 @@ def _forward_leaf(mask: str, path: cpu.Cpu) -> Leaf:
                 scratch[largest + i], scratch[total + i] = -math.inf, 0
             for j0 in range(0, last, KEYS):
                 deep = min(KEYS, last - j0)
-                multiply(deep, rows, d // 2, k.ctypes.data + 2 * (from_k + j0 * k_t), 2 * k_t, 4,
-                         base + 4 * of_queries, d // 2 * PANEL, base + 4 * scores, 4 * row, 0)
-                if not plain:
-                    scaled(scratch, scores, row, deep, filled, scale)
-                apply_mask(scratch, scores, spare, row, deep, rows, mask, s.mode, mask_at + j0, s.mask_t, j0,
-                           i0 + causal)
+                score(s, k, from_k + j0 * k_t, k_t, scratch, of_queries, scores, spare, row, deep, rows, scale,
+                      mask, mask_at, j0, i0 + causal)
                 fold(deep, filled, base + 4 * scores, 4 * row, base + 4 * largest, base + 4 * total,
                      base + 4 * factor, base + 4 * weights, base + 4 * number)
                 if j0 > 0:
@@ -294,9 +303,8 @@ def _forward_leaf(mask: str, path: cpu.Cpu) -> Leaf:
 
 @functools.cache
 def _backward_leaf(mask: str, path: cpu.Cpu) -> Leaf:
-    by_rows, turned, multiply, scaled = _layers(path)
-    pull, apply_mask = _pull(path), masker("f4", mask, path)
-    rounded, widened = narrow_rows("b2"), widen_rows("b2")
+    (by_rows, turned), multiply, score = _layers(path), pairs.across(path), _scorer(mask, path)
+    pull, rounded, widened = _pull(path), narrow_rows("b2"), widen_rows("b2")
 
     def attention_pairs_grad(g, q, k, v, mask, y, lse, dq, dk, dv, scratch, scale, _cap, s, lo, hi):  # type: ignore
         heads, group, queries, keys, d, e, causal = s.heads, s.group, s.queries, s.keys, s.d, s.e, s.causal
@@ -307,8 +315,7 @@ def _backward_leaf(mask: str, path: cpu.Cpu) -> Leaf:
          sum_q, wide, shift, _) = _backward_places(queries, keys, d, e)
         level, number = shift + row, shift + 2 * row
         base = scratch.ctypes.data
-        plain = s.mode == NO_MASK and scale > 0
-        scratch[number], scratch[number + 1] = scale, scale if plain else 1
+        scratch[number], scratch[number + 1] = scale, _left(s, scale)
         for unit in range(lo, hi):
             b, kv = unit // (heads // group), unit % (heads // group)
             at_k, at_v = b * k_b + kv * k_h, b * v_b + kv * v_h
@@ -335,18 +342,14 @@ def _backward_leaf(mask: str, path: cpu.Cpu) -> Leaf:
                         scratch[shift + i] = lse[line + i]
                         scratch[level + i] = block_dot(scratch[wide:wide + e], scratch[wide + e:wide + 2 * e])
                     last = max(1, min(keys, i0 + rows + causal))
-                    seen = last if last % 2 != 0 else keys
+                    seen = _paired(last, keys)
                     if seen != laid:
                         laid = seen
                         by_rows(seen, d, k.ctypes.data + 2 * at_k, 2 * k_t, base + 4 * paired_k, half_keys * PANEL)
                     for j0 in range(0, last, KEYS):
                         deep = min(KEYS, last - j0)
-                        multiply(deep, rows, d // 2, k.ctypes.data + 2 * (at_k + j0 * k_t), 2 * k_t, 4,
-                                 base + 4 * turned_q, d // 2 * PANEL, base + 4 * scores, 4 * row, 0)
-                        if not plain:
-                            scaled(scratch, scores, row, deep, filled, scale)
-                        apply_mask(scratch, scores, spare, row, deep, rows, mask, s.mode, mask_at + j0, s.mask_t, j0,
-                                   i0 + causal)
+                        score(s, k, at_k + j0 * k_t, k_t, scratch, turned_q, scores, spare, row, deep, rows, scale,
+                              mask, mask_at, j0, i0 + causal)
                         multiply(deep, rows, e // 2, v.ctypes.data + 2 * (at_v + j0 * v_t), 2 * v_t, 4,
                                  base + 4 * turned_g, e // 2 * PANEL, base + 4 * grads, 4 * row, 0)
                         for j in range(deep if rows % 2 != 0 else 0):        # what pairs with the last query is nothing

@@ -76,19 +76,14 @@ def _native_block(path: cpu.Cpu) -> Any:
 
 def _pairs_block(path: cpu.Cpu) -> Any:
     """Likewise with A as it is, if its pairs lie together, and B in panels of pairs."""
-    kernel, narrow, paired = pairs.outer(path), pairs.narrow(path), pairs.left(path)
+    multiply, paired = pairs.across(path), pairs.left(path)
     panel, step, depth = pairs.WIDTH, pairs.STEP, pairs.DEPTH
 
     def block(height, width, k, a, a_row, a_k, b, b_row, c, c_row, scratch):  # type: ignore[no-untyped-def]
         for p in range(0, max(k, 1), depth):
             deep = min(depth, k - p)
             rows, row, pair = paired(height, deep, a + p * a_k, a_row, a_k, scratch)
-            for q in range(0, width, panel):
-                at, to = b + q * b_row + p // 2 * step, c + 4 * q
-                if width - q > pairs.LANES:
-                    kernel(height, (deep + 1) // 2, rows, row, pair, at, to, c_row, p > 0)
-                else:
-                    narrow(height, (deep + 1) // 2, rows, row, pair, at, to, c_row, p > 0)
+            multiply(height, width, (deep + 1) // 2, rows, row, pair, b + p // 2 * step, panel * b_row, c, c_row, p > 0)
 
     return block
 

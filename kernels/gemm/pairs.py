@@ -110,6 +110,22 @@ def narrow(path: cpu.Cpu) -> Any:
     return inlined_code("tileflow_pairs_narrow", "m, k, a, a_row, a_k, b, c, c_row, accumulate", path, _outer(path, 1))
 
 
+@functools.cache
+def across(path: cpu.Cpu) -> Any:
+    """The function `multiply(m, n, k, a, a_row, a_k, b, panel, c, c_row, accumulate)`: `outer` for all panels of B,
+    which lie `panel` bytes apart. Whole vectors of the n columns of C are written."""
+    whole, last = outer(path), narrow(path)
+
+    def multiply(m, n, k, a, a_row, a_k, b, panel, c, c_row, accumulate):  # type: ignore[no-untyped-def]
+        for q in range(0, n, WIDTH):
+            at, to = b + q // WIDTH * panel, c + 4 * q
+            if n - q > LANES:
+                whole(m, k, a, a_row, a_k, at, to, c_row, accumulate)
+            else:
+                last(m, k, a, a_row, a_k, at, to, c_row, accumulate)
+    return multiply
+
+
 def _weave(path: cpu.Cpu) -> Any:
     words, bits = vector("i4", LANES), ir.VectorType(BITS16, LANES)
     shift = ir.Constant(words, [16] * LANES)

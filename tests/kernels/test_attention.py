@@ -88,6 +88,15 @@ def test_half(path: str, dtype: str, softcap: float, case: int) -> None:
         check(FusedAttention(scale=sizes[5] ** -0.5, softcap=softcap, reach=None if masked else 1, inside=inside), *arrays, mask, 5e-6, spacing)
 
 
+def of_torch(torch: Any, kind: Any, q: np.ndarray, k: np.ndarray, v: np.ndarray, g: np.ndarray,
+             causal: bool = False) -> list[np.ndarray]:
+    """The result and the gradients of PyTorch's attention in a type."""
+    x = [torch.tensor(np.float32(a)).to(kind).requires_grad_() for a in (q, k, v)]
+    result = torch.nn.functional.scaled_dot_product_attention(*x, is_causal=causal)
+    result.backward(torch.tensor(np.float32(g)).to(kind))
+    return [result.detach().double().numpy(), *(a.grad.double().numpy() for a in x)]
+
+
 def test_half_against_torch() -> None:
     """No further from float64 than PyTorch's own 16-bit attention, forward and backward."""
     torch = needs("torch")
@@ -96,12 +105,8 @@ def test_half_against_torch() -> None:
     y, lse = run_kernel(op, q, k, v)
     ours = [y, *run_kernel(FusedAttentionGrad(**op.attributes()), g, q, k, v, None, y, lse)]
 
-    def there(kind: Any) -> list[np.ndarray]:
-        x = [torch.tensor(a, dtype=kind, requires_grad=True) for a in (q, k, v)]
-        result = torch.nn.functional.scaled_dot_product_attention(*x)
-        result.backward(torch.tensor(g, dtype=kind))
-        return [result.detach().double().numpy(), *(a.grad.double().numpy() for a in x)]
-    for a, theirs, exact in zip(ours, there(torch.float16), there(torch.float64), strict=True):
+    by_torch = [of_torch(torch, kind, q, k, v, g) for kind in (torch.float16, torch.float64)]
+    for a, theirs, exact in zip(ours, *by_torch, strict=True):
         assert np.abs(np.float64(a) - exact).max() <= 1.1 * np.abs(theirs - exact).max()
 
 
@@ -189,7 +194,7 @@ def check_spoiled_gradients() -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_keys_out_of_reach_are_not_read(path: str, dtype: str) -> None:
     """Of an odd number of keys in reach, too, the last of which is no pair, before other queries that see all."""
-    q, k, v, g = (a.astype(np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else dtype)
+    q, k, v, g = (a.astype(BFLOAT16 if dtype == "bfloat16" else dtype)
                   for a in operands(1, 1, 1, QUERIES + 3, QUERIES + 9, 8, 8))
     k[:, :, QUERIES + 3:], v[:, :, QUERIES + 3:] = np.nan, np.nan
     op = FusedAttention(scale=0.3, reach=0)
@@ -212,12 +217,8 @@ def test_pairs_against_torch(causal: bool) -> None:
     y, lse = run_kernel(op, q, k, v)
     ours = [y, *run_kernel(FusedAttentionGrad(**op.attributes()), g, q, k, v, None, y, lse)]
 
-    def there(kind: Any) -> list[np.ndarray]:
-        x = [torch.tensor(np.float32(a)).to(kind).requires_grad_() for a in (q, k, v)]
-        result = torch.nn.functional.scaled_dot_product_attention(*x, is_causal=causal)
-        result.backward(torch.tensor(np.float32(g)).to(kind))
-        return [result.detach().double().numpy(), *(a.grad.double().numpy() for a in x)]
-    for a, theirs, exact in zip(ours, there(torch.bfloat16), there(torch.float64), strict=True):
+    by_torch = [of_torch(torch, kind, q, k, v, g, causal) for kind in (torch.bfloat16, torch.float64)]
+    for a, theirs, exact in zip(ours, *by_torch, strict=True):
         assert np.linalg.norm(np.float64(a) - exact) <= 1.05 * np.linalg.norm(theirs - exact)
 
 

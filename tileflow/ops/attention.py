@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from ..kernels.isa.cpu import Cpu
     from ..kernels.machine.leaf import Leaf
 
+LEAVES: dict[bool, tuple[Callable[..., Leaf], Callable[..., Leaf], Callable[..., Leaf]]] = {
+    False: (attention_leaf, attention_half_leaf, pairs.attention_pairs_leaf),
+    True: (attention_grad_leaf, attention_half_grad_leaf, pairs.attention_pairs_grad_leaf)}
+"""Forward and backward: of float32 and float64, of 16 bits, of bfloat16 by products of pairs."""
 HEADS_FIRST, HEADS_INSIDE = (0, 1, 2, 3), (0, 2, 1, 3)
 """The permutation that brings an operand to [batch, heads, positions, size]; it is its own inverse."""
 
@@ -134,23 +138,18 @@ class _Attention(Op):
         sizes = AttentionSizes(s.heads, group, s.queries, s.keys, s.d, s.e, reach, layout, mode, *steps)
         return self.scale, self.softcap, sizes
 
-    def scratch(self, s: AttentionShape, q: TensorType, backward: bool, cpu: Cpu) -> tuple[Any, ...]:
-        """The leaf's arguments between the arrays and the numbers."""
-        capped = self.softcap != 0
+    def called(self, s: AttentionShape, q: TensorType, mask: TensorType | None, backward: bool,
+               cpu: Cpu) -> tuple[Leaf, tuple[Any, ...]]:
+        """The leaf for operands of this type and this mask, and its arguments between the arrays and the numbers."""
+        capped, seen = self.softcap != 0, (mask or q).code
+        plain, half, paired = LEAVES[backward]
         if pairs.serves(q.code, s.d, s.e, capped, cpu):
-            return (Scratch("blocks", (pairs.scratch_elements(s.queries, s.keys, s.d, s.e, backward),), "f4"),)
+            return paired(seen), (Scratch("blocks", (pairs.scratch_elements(s.queries, s.keys, s.d, s.e, backward),), "f4"),)
         if not q.is_half:
-            return (Scratch("blocks", (scratch_elements(s.queries, s.keys, s.d, s.e, q.code, backward, capped),), q.code),)
+            elements = scratch_elements(s.queries, s.keys, s.d, s.e, q.code, backward, capped)
+            return plain(q.code, capped), (Scratch("blocks", (elements,), q.code),)
         inner, whole = half_scratch_elements(s.queries, s.keys, s.d, s.e, s.heads // s.key_heads, backward, capped)
-        return Scratch("blocks", (whole,), "f4"), inner
-
-    def leaf(self, s: AttentionShape, q: TensorType, mask: TensorType | None, cpu: Cpu, plain: Callable[..., Leaf],
-             half: Callable[..., Leaf], paired: Callable[..., Leaf]) -> Leaf:
-        """The leaf for operands of this type and this mask."""
-        capped = self.softcap != 0
-        if pairs.serves(q.code, s.d, s.e, capped, cpu):
-            return paired((mask or q).code)
-        return half(q.code, (mask or q).code, capped) if q.is_half else plain(q.code, capped)
+        return half(q.code, seen, capped), (Scratch("blocks", (whole,), "f4"), inner)
 
     def describe(self, s: AttentionShape, q: TensorType,
                  mask: TensorType | None) -> tuple[tuple[Axis, ...], list[Operand | None], Operand, Operand]:
@@ -247,9 +246,9 @@ class FusedAttention(_Attention):
             return [fill_call(Out(i, (t.size,)), bits, t.size, t.itemsize) for i, t, bits in ((0, y, 0), (1, lse, nothing)) if t.size]
         if not lse.size:
             return []
-        leaf = self.leaf(s, q, mask, cpu, attention_leaf, attention_half_leaf, pairs.attention_pairs_leaf)
+        leaf, scratch = self.called(s, q, mask, False, cpu)
         args = (flat(In, 0, q), flat(In, 1, k), flat(In, 2, v), flat(In, 0, q) if mask is None else flat(In, 3, mask),
-                flat(Out, 0, y), flat(Out, 1, lse), *self.scratch(s, q, False, cpu), *self.numbers(s, mask))
+                flat(Out, 0, y), flat(Out, 1, lse), *scratch, *self.numbers(s, mask))
         return [Call(leaf, args, s.batch * s.heads * blocks(s.queries), 1, s.flops * 1.5 / cpu.rates.products)]
 
 
@@ -302,9 +301,8 @@ class FusedAttentionGrad(_Attention):
         s = self.sizes(q, k, v, mask)
         if not s.keys or not s.queries or not s.batch:
             return [fill_call(Out(i, (t.size,)), 0, t.size, t.itemsize) for i, t in enumerate(outputs) if t.size]
-        leaf = self.leaf(s, q, mask, cpu, attention_grad_leaf, attention_half_grad_leaf,
-                         pairs.attention_pairs_grad_leaf)
+        leaf, scratch = self.called(s, q, mask, True, cpu)
         seen = flat(In, 1, q) if mask is None else flat(In, 4, mask)
         args = (flat(In, 0, g), flat(In, 1, q), flat(In, 2, k), flat(In, 3, v), seen, flat(In, 5, y), flat(In, 6, lse),
-                *(flat(Out, i, t) for i, t in enumerate(outputs)), *self.scratch(s, q, True, cpu), *self.numbers(s, mask))
+                *(flat(Out, i, t) for i, t in enumerate(outputs)), *scratch, *self.numbers(s, mask))
         return [Call(leaf, args, s.batch * s.key_heads, 1, s.flops * 3.5 / cpu.rates.products)]
