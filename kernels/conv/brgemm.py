@@ -13,7 +13,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from ..gemm.micro import AHEAD, LINE
+from ..gemm.micro import IN_PANELS, LINE
 from ..gemm.pairs import dot_pairs
 from ..isa import cpu
 from ..isa.half import summed
@@ -71,7 +71,7 @@ def _brgemm(dtype: str, path: cpu.Cpu, rows: int, vectors: int) -> Any:
                 at_b, *sums = state
                 right = [e.load(e.address(at_b, v * lanes * size), terms) for v in range(vectors)]
                 for line in range(0, wide * size, LINE):                     # the first pixels wait for weights at every step
-                    e.prefetch(e.address(at_b, AHEAD + line))
+                    e.prefetch(e.address(at_b, IN_PANELS.b + line))
                 for i in range(rows):
                     left = e.splat(e.load(e.address(lefts[i], at), element), lanes)
                     for v in range(vectors):

@@ -9,7 +9,9 @@ into, so results do not depend on how a caller cuts m and n.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
@@ -25,13 +27,28 @@ Longer chains lose accuracy. Largest error against float64 over that of PyTorch 
 64, 128, 192 and unbroken (256) ones: 256^3 0.63, 1.00, 1.37, 1.54; 1024^3 0.59, 0.83, 1.00, 1.29; 512 x 768 x 3072 1.07, 1.00, 1.01, 1.16.
 128 costs nothing (0.99 to 1.0 of the unbroken chain's speed in the median), 64 some 3 %.
 """
-AHEAD = 4096
-"""Bytes that `outer` asks for ahead of a panel's own loads: the first block of rows waits for memory at every step, and the hardware's prefetching
-alone leaves it at 5 GB/s. Speed over that without: 44 x 1536 x 384 from memory 1.95, 12 rows 3.4, 8 rows 6.7, 512 x 768 x 768 1.26; in
-cache 1.0. Not for a B whose rows lie where they are: a power of two apart, they push each other out of the first-level cache (0.8).
-"""
 LINE = 64
 """Bytes of a line of cache."""
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """What `outer` asks for before its loads and stores need it, in bytes ahead of them: B, into the first-level cache or `far`, the second,
+    and C (0: its first line, when a block begins)."""
+
+    b: int = 0
+    far: bool = False
+    c: int = 0
+
+
+NOTHING = Ahead()
+IN_PANELS = Ahead(4096)
+"""The first block of rows waits for memory at every step, and the hardware's prefetching alone leaves it at 5 GB/s. Speed over that without:
+44 x 1536 x 384 from memory 1.95, 12 rows 3.4, 8 rows 6.7, 512 x 768 x 768 1.26; in cache 1.0."""
+IN_ROWS = Ahead(512, True, 256)
+"""A B whose rows lie where they are, and C: of each row a strip is met at a time, which the hardware takes for no stream. Speed over that without,
+from beyond the second-level cache: 64 x 30400 x 64 2.2, 16 x 121600 x 32 4.2, 128 x 16384 x 64 (rows a power of two apart) 1.7, 32 x 121600
+x 16 1.9, 128 x 7600 x 128 1.3; in cache 1.0. Into the first-level cache, or at once for C: 0.6 to 1.0 of that."""
 WIDE = 8
 """Columns of `outer`'s block for a single row, in vectors."""
 
@@ -65,9 +82,10 @@ def columns(dtype: str, path: cpu.Cpu) -> int:
     return path.tile.vectors * path.lanes(itemsize(dtype))
 
 
-def _outer_block(dtype: str, lanes: int, rows: int, vectors: int, masked: bool, ahead: int = 0) -> Any:
-    """One register block of C: `rows` x min(n, vectors * lanes). B is asked for `ahead` bytes before it is read."""
+def _outer_block(dtype: str, lanes: int, rows: int, vectors: int, masked: bool, ahead: Ahead = NOTHING) -> Any:
+    """One register block of C: `rows` x min(n, vectors * lanes)."""
     kind, size = vector(dtype, lanes), itemsize(dtype)
+    lines = range(0, vectors * lanes * size, LINE)
 
     def emit(e: Emitter, n: Any, k: Any, a: Any, a_row: Any, a_k: Any, b: Any, b_k: Any, c: Any, c_row: Any, accumulate: Any) -> None:
         masks = [e.first(e.b.sub(n, word(v * lanes)), lanes) if masked else None for v in range(vectors)]
@@ -75,14 +93,14 @@ def _outer_block(dtype: str, lanes: int, rows: int, vectors: int, masked: bool, 
         starts = [e.opaque(e.address(a, e.times(a_row, i))) for i in range(0, rows, 3)]
         twice = e.times(a_row, 2)
         c_rows = [e.address(c, e.times(c_row, i)) for i in range(rows)]
-        for row in c_rows:
-            e.prefetch(row, write=True)
+        for row, line in itertools.product(c_rows, lines if ahead.c else lines[:1]):
+            e.prefetch(e.address(row, ahead.c + line), write=True)
 
         def step(_k: Any, state: list[Any]) -> list[Any]:
             at_b, ats, sums = state[0], state[1:1 + len(starts)], state[1 + len(starts):]
             right = [e.load(e.address(at_b, v * lanes * size), kind, masks[v]) for v in range(vectors)]
-            for line in range(0, vectors * lanes * size if ahead else 0, LINE):
-                e.prefetch(e.address(at_b, ahead + line))
+            for line in lines if ahead.b else ():
+                e.prefetch(e.address(at_b, ahead.b + line), locality=2 if ahead.far else 3)
             for i in range(rows):
                 left = e.splat(e.load(e.address(ats[i // 3], (0, a_row, twice)[i % 3]), ELEMENTS[dtype]), lanes)
                 for v in range(vectors):
@@ -109,7 +127,7 @@ def _outer_block(dtype: str, lanes: int, rows: int, vectors: int, masked: bool, 
     return emit
 
 
-def _outer(dtype: str, path: cpu.Cpu, ahead: int = 0) -> Any:
+def _outer(dtype: str, path: cpu.Cpu, ahead: Ahead = NOTHING) -> Any:
     tile, lanes, size = path.tile, path.lanes(itemsize(dtype)), itemsize(dtype)
     width = tile.vectors * lanes
 
@@ -118,7 +136,7 @@ def _outer(dtype: str, path: cpu.Cpu, ahead: int = 0) -> Any:
         def rows_of(count: Any, b: Any, c: Any, lanes: int, vectors: int, masked: bool) -> None:
             """All rows of one strip of columns."""
             def block(rows: int, i: Any) -> None:
-                name = f"tileflow_outer_{dtype}_{path.name}_{rows}x{vectors}x{lanes}{'m' if masked else ''}_{ahead}"
+                name = f"tileflow_outer_{dtype}_{path.name}_{rows}x{vectors}x{lanes}{'m' if masked else ''}_{ahead.b}"
                 function = define(e.b.module, name, 10, path, _outer_block(dtype, lanes, rows, vectors, masked, ahead))
                 e.b.call(function, [count, k, e.address(a, e.b.mul(i, a_row)), a_row, a_k, b, b_k,
                                     e.address(c, e.b.mul(i, c_row)), c_row, accumulate])
@@ -323,7 +341,8 @@ def _strips(dtype: str, path: cpu.Cpu, wide: int) -> Any:
 
 _EMIT: dict[str, tuple[str, Any]] = {
     "outer": ("m, n, k, a, a_row, a_k, b, b_k, c, c_row, accumulate", _outer),
-    "panels": ("m, n, k, a, a_row, a_k, b, b_k, c, c_row, accumulate", functools.partial(_outer, ahead=AHEAD)),
+    "panels": ("m, n, k, a, a_row, a_k, b, b_k, c, c_row, accumulate", functools.partial(_outer, ahead=IN_PANELS)),
+    "rows": ("m, n, k, a, a_row, a_k, b, b_k, c, c_row, accumulate", functools.partial(_outer, ahead=IN_ROWS)),
     "dot": ("m, n, k, a, a_row, b, b_row, c, c_row, accumulate", _dot),
     "copy": ("m, n, source, source_row, target, target_row", _copy),
     "transpose": ("m, n, source, source_row, target, target_row", _transpose),
@@ -349,6 +368,11 @@ def outer(dtype: str) -> Any:
 def panels(dtype: str) -> Any:
     """`outer` for a B whose next rows and panels follow in memory: it asks for them before it reads them."""
     return _kernel("panels", dtype, cpu.current())
+
+
+def rows(dtype: str) -> Any:
+    """`outer` for a B with long rows that lie where they are, and may come from beyond the second-level cache."""
+    return _kernel("rows", dtype, cpu.current())
 
 
 def dot(dtype: str) -> Any:

@@ -140,17 +140,46 @@ def claimable(word: int, me: int) -> bool:
     return (word & MASK) < ((word >> BITS) & MASK) and me < (word >> (2 * BITS))
 
 
-def publish(pool: int, board: int, function: int, block: int, n: int, chunk: int, workers: int, first: int) -> None:
-    """Open a row; chunks before `first` are the publisher's. Function 0: the one chunk is the board's table, to be walked."""
+def opened(workers: int, chunks: int) -> int:
+    """The claim word of a row with these chunks, all of them left."""
+    return (workers << (2 * BITS)) | (chunks << BITS)
+
+
+def chunk_of(word: int, me: int) -> int:
+    """The chunk that worker `me` claims: the first that is left or, for the later half of the workers, the last. So what a worker computes lies
+    about where it lay in the rows before, and in its core's own cache (a recogniser of text by two: 0.95 of the time)."""
+    if 2 * me < word >> (2 * BITS):
+        return word & MASK
+    return ((word >> BITS) & MASK) - 1
+
+
+def claimed(word: int, me: int) -> int:
+    """The claim word without that chunk."""
+    if 2 * me < word >> (2 * BITS):
+        return word + 1
+    return word - (1 << BITS)
+
+
+def chunks_of(board: int) -> int:
+    """How many chunks the row has of which I hold one."""
+    size = load(board + CHUNK)
+    return (load(board + N) + size - 1) // size
+
+
+def publish(pool: int, board: int, function: int, block: int, n: int, chunk: int, workers: int, me: int) -> None:
+    """Open a row of which worker `me` has claimed a chunk (NOBODY: nothing is claimed). Function 0: the one chunk is the board's table, to be walked."""
     store(board + FUNCTION, function)
     store(board + BLOCK, block)
     store(board + N, n)
     store(board + CHUNK, chunk)
     store(board + DONE, 0)
-    chunks = (n + chunk - 1) // chunk
-    exchange(board + CLAIM, (workers << (2 * BITS)) | (chunks << BITS) | first)
+    left = chunks_of(board)
+    word = opened(workers, left)
+    if me != NOBODY:
+        word, left = claimed(word, me), left - 1
+    exchange(board + CLAIM, word)
     if workers > 1:
-        wake(pool, min(chunks - first, workers - 1))
+        wake(pool, min(left, workers - 1))
 
 
 def run_chunk(board: int, chunk: int, me: int) -> None:
@@ -228,7 +257,7 @@ def patch(patches: int, count: int, index: int) -> None:
 
 
 def walk(pool: int, board: int, me: int) -> int:
-    """Go on with a table from its row PC. The board of a row that is open now, whose first chunk is mine; 0: there is nothing left to do."""
+    """Go on with a table from its row PC. The board of a row that is open now, of which a chunk is mine; 0: there is nothing left to do."""
     while True:
         pc = load(board + PC)
         if pc >= load(board + ROWS):
@@ -243,7 +272,7 @@ def walk(pool: int, board: int, me: int) -> int:
             chunk = load(row + 32)
             workers = load(load(board + JOB) + WORKERS)
             if chunk < c and workers > 1:
-                publish(pool, board, a, b, c, chunk, workers, 1)
+                publish(pool, board, a, b, c, chunk, workers, me)
                 return board
             status = invoke(a, b, 0, c, 0)                      # alone: whoever runs it, scratch of one worker is enough
             if status != 0:
@@ -283,7 +312,7 @@ def walk(pool: int, board: int, me: int) -> int:
             for i in range(a, a + b):
                 child = job + i * BOARD_BYTES
                 begin(child, job, board, load(job + TASKS) + i * TASK_WORDS * 8)
-                publish(pool, child, 0, 0, 1, 1, load(job + WORKERS), 0)
+                publish(pool, child, 0, 0, 1, 1, load(job + WORKERS), NOBODY)
         elif kind == WAIT:
             if add(board + JOIN, -1) != 1:
                 leave(pool, board, me)
@@ -314,15 +343,15 @@ def take_part(pool: int, board: int, me: int, walking: bool) -> int:
         if not walking:
             word = load(board + CLAIM)
             while claimable(word, me):
-                seen = swap_if(board + CLAIM, word, word + 1)
+                seen = swap_if(board + CLAIM, word, claimed(word, me))
                 if seen == word:
                     break
                 word = seen
-            if claimable(word, me):                              # the claim: chunk word & MASK of a row that stays open until I am done
+            if claimable(word, me):                              # the claim of a chunk, whose row stays open until I am done
                 found = 1
                 if load(board + FUNCTION) != 0:
-                    chunks = (word >> BITS) & MASK
-                    run_chunk(board, word & MASK, me)
+                    chunks = chunks_of(board)
+                    run_chunk(board, chunk_of(word, me), me)
                     mine += 1
                     continue
             elif mine == 0 or add_done(board + DONE, mine) + mine < chunks:
@@ -341,9 +370,8 @@ def take_part(pool: int, board: int, me: int, walking: bool) -> int:
         board = walk(pool, board, me)
         if board == 0:
             return 1
-        chunks = (load(board + CLAIM) >> BITS) & MASK
-        run_chunk(board, 0, me)
-        mine = 1
+        chunks, mine = chunks_of(board), 1
+        run_chunk(board, chunk_of(opened(load(board + CLAIM) >> (2 * BITS), chunks), me), me)
 
 
 # ---- threads --------------------------------------------------------------------------------------------------------------------
@@ -415,7 +443,7 @@ def _drive(asked: int) -> int:
             if mine == 0:
                 mine = board
             else:
-                publish(pool, board, 0, 0, 1, 1, workers, 0)
+                publish(pool, board, 0, 0, 1, 1, workers, NOBODY)
     if mine != 0:
         take_part(pool, mine, 0, True)
     serve(pool, root, boards, 0)

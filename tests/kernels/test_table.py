@@ -432,6 +432,21 @@ def test_a_job_with_fewer_workers_after_one_with_more():
             assert scratch.sum() == 4 * 64
 
 
+@pytest.mark.parametrize("workers", [2, 3, 5])
+def test_halves_of_the_workers_claim_from_both_ends(workers: int):
+    """So that in the next row a worker finds what it computed in this one, in its core's own cache, whoever opens the row."""
+    for made in pool_of(workers):
+        rows, found = Rows(), [np.zeros(40, np.int64) for _ in range(8)]
+        for y in found:
+            rows.add(rows.table.main, linger, 50_000, y, n=40, parallel=True)
+        rows.table.seal()
+        assert run(rows.table, workers, pool=made) is True
+        later = np.array([2 * y >= workers for y in found])
+        assert (later[:, 1:] >= later[:, :-1]).all(), found
+        assert later.any()
+        assert not later.all()
+
+
 def test_workers_follow_the_processors(monkeypatch: pytest.MonkeyPatch):
     """Affinity and quotas change while a process runs; what is computed does not."""
     monkeypatch.setattr("tileflow.kernels.machine.share.ASK", 0.0)
