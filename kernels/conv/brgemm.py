@@ -48,10 +48,11 @@ def _terms(dtype: str) -> tuple[str, Callable[[Emitter, Any, Any, Any], Any]]:
     return dtype, lambda e, left, right, sums: e.fma(left, right, sums)
 
 
-def _brgemm(dtype: str, path: cpu.Cpu, rows: int, vectors: int) -> Any:
+def _brgemm(dtype: str, path: cpu.Cpu, rows: int, vectors: int, panel: int) -> Any:
     (term, multiply), made = _terms(dtype), summed(dtype)
     size, lanes = itemsize(made), path.lanes(itemsize(made))
     kind, terms, element, wide = vector(made, lanes), vector(term, lanes), ELEMENTS[term], vectors * lanes
+    step = panel * lanes * size
 
     def emit(e: Emitter, cols: Any, taps: Any, depth: Any, sources: Any, tap_step: Any, shift: Any, b: Any, b_tap: Any, bias: Any,
              places: Any, column: Any, accumulate: Any) -> None:
@@ -76,7 +77,7 @@ def _brgemm(dtype: str, path: cpu.Cpu, rows: int, vectors: int) -> Any:
                     left = e.splat(e.load(e.address(lefts[i], at), element), lanes)
                     for v in range(vectors):
                         sums[i * vectors + v] = multiply(e, left, right[v], sums[i * vectors + v])
-                return [e.address(at_b, wide * size), *sums]
+                return [e.address(at_b, step), *sums]
 
             _, *sums = e.loop(0, depth, size, [at_b, *sums], channel)
             return [e.address(table, tap_step), e.address(at_b, b_tap), *sums]
@@ -102,7 +103,7 @@ def _brgemm(dtype: str, path: cpu.Cpu, rows: int, vectors: int) -> Any:
 
 
 @functools.cache
-def brgemm(dtype: str, path: cpu.Cpu, rows: int, vectors: int) -> Any:
+def brgemm(dtype: str, path: cpu.Cpu, rows: int, vectors: int, panel: int) -> Any:
     """The function `brgemm(cols, taps, depth, sources, tap_step, shift, b, b_tap, bias, places, column, accumulate)`.
 
     C[i, j] (+)= bias[j] + the sum over taps t and channels k of A[t, i][k] * B[t][k, j], for i < rows and
@@ -110,17 +111,17 @@ def brgemm(dtype: str, path: cpu.Cpu, rows: int, vectors: int) -> Any:
     channels in words of 32 bits, C and the bias float32 (gemm/pairs.py has the order within a pair).
 
     Args (integers; strides in bytes):
-        cols: columns of C that are written, at most `width`.
+        cols: columns of C that are written, at most those of `vectors`.
         depth: bytes of the channels that are summed.
         sources, tap_step, shift: the address of A[t, i] is the word at sources + t * tap_step + 8 * i, plus `shift`.
-        b, b_tap: B[t] is rows of `width` elements, or words, from b + t * b_tap on.
+        b, b_tap: B[t] is rows of `panel` vectors of elements, or words, from b + t * b_tap on.
         bias: the address of `cols` elements, or 0.
         places, column: the address of row i of C is the word at places + 8 * i, plus `column`.
         accumulate: not 0: add to what is in C. Rows that several i share then hold anything.
     """
-    return inlined_code(f"tileflow_brgemm_{dtype}_{path.name}_{rows}_{vectors}",
+    return inlined_code(f"tileflow_brgemm_{dtype}_{path.name}_{rows}_{vectors}_{panel}",
                         "cols, taps, depth, sources, tap_step, shift, b, b_tap, bias, places, column, accumulate", path,
-                        _brgemm(dtype, path, rows, vectors))
+                        _brgemm(dtype, path, rows, vectors, panel))
 
 
 SUMS = 8
@@ -130,10 +131,24 @@ SUMS = 8
 @functools.cache
 def brgemm_rows(dtype: str, path: cpu.Cpu, rows: int, vectors: int) -> Any:
     """A function over words, `brgemm_rows(count, cols, ...)`: `brgemm` over `count` rows, in blocks of `rows`,
-    and of few for those that would fill no whole one. Tables hold a multiple of `rows`; the other arguments are those
-    of `brgemm`."""
+    and of few for those that would fill no whole one; of one vector, if that holds the columns that a panel has. Tables hold a multiple of
+    `rows`; the other arguments are those of `brgemm`."""
+    wide, slim = _blocks(dtype, path, rows, vectors, vectors), _blocks(dtype, path, rows, 1, vectors)
+    narrow = path.lanes(itemsize(summed(dtype))) if vectors > 1 else 0
+
+    def each(count, cols, taps, depth, sources, tap_step, shift, b, b_tap, bias, places, column,  # type: ignore
+             accumulate):
+        if cols > narrow:
+            wide(count, cols, taps, depth, sources, tap_step, shift, b, b_tap, bias, places, column, accumulate)
+        else:
+            slim(count, cols, taps, depth, sources, tap_step, shift, b, b_tap, bias, places, column, accumulate)
+    return each
+
+
+@functools.cache
+def _blocks(dtype: str, path: cpu.Cpu, rows: int, vectors: int, panel: int) -> Any:
     few = min(rows, -(-SUMS // vectors))
-    whole, part = brgemm(dtype, path, rows, vectors), brgemm(dtype, path, few, vectors)
+    whole, part = brgemm(dtype, path, rows, vectors, panel), brgemm(dtype, path, few, vectors, panel)
 
     def each(count, cols, taps, depth, sources, tap_step, shift, b, b_tap, bias, places, column,  # type: ignore
              accumulate):

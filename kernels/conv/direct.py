@@ -172,13 +172,14 @@ def serves(p: ConvProblem, dtype: str, path: cpu.Cpu) -> bool:
 
 def cost(p: ConvProblem, dtype: str, path: cpu.Cpu) -> float:
     """Estimated nanoseconds on one core, with laid-out weights, from measured rates."""
-    return p.flops / (speed(dtype, path) * RATE[p.turned] * filled(p.oc, p.c, dtype, path))
+    return p.flops / (speed(dtype, path) * RATE[p.turned] * filled(p.oc, p.c, width(dtype, path), path.lanes(itemsize(dtype))))
 
 
-def filled(used: int, rows: int, dtype: str, path: cpu.Cpu) -> float:
-    """How much of the register blocks' work is not lost, where `used` fills panels and `rows` are summed for a tap."""
-    wide = width(dtype, path)
-    return used / (-(-used // wide) * wide) * (rows / (rows + 3))
+def filled(used: int, rows: int, wide: int, least: int) -> float:
+    """How much of the register blocks' work is not lost, where `used` fills panels of `wide`, the last of which may be one of the `least`
+    width, and `rows` are summed for a tap."""
+    rest = used % wide
+    return used / (used - rest + (0 if rest == 0 else least if rest <= least else wide)) * (rows / (rows + 3))
 
 
 def panels(p: ConvProblem, dtype: str, path: cpu.Cpu) -> WeightPanels:

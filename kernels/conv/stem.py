@@ -18,7 +18,7 @@ from ..machine.leaf import Leaf, Numbers
 from ..machine.places import address_of
 from . import direct
 from .panels import WeightPanels
-from .problem import ConvAxis, ConvProblem, speed
+from .problem import ConvAxis, ConvProblem
 
 CHANNELS = 4              # at most
 ROWS = 4                  # rows of an image that are copied together
@@ -32,7 +32,7 @@ def serves(p: ConvProblem, dtype: str, path: cpu.Cpu) -> bool:
 
 def cost(p: ConvProblem, dtype: str, path: cpu.Cpu) -> float:
     """Estimated nanoseconds on one core, with laid-out weights: the copy's and those of the convolution over it."""
-    return p.n * p.pixels_in * p.c * MOVE + p.flops / (speed(dtype, path) * direct.RATE[False] * direct.filled(p.oc, across(p).c, dtype, path))
+    return p.n * p.pixels_in * p.c * MOVE + direct.cost(across(p), dtype, path)
 
 
 def across(p: ConvProblem) -> ConvProblem:

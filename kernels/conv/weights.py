@@ -211,8 +211,8 @@ def serves(p: ConvProblem, dtype: str, path: cpu.Cpu) -> bool:
 
 def cost(p: ConvProblem, dtype: str, path: cpu.Cpu) -> float:
     """Estimated nanoseconds on one core, from measured rates."""
-    return p.flops / (speed(dtype if in_pairs(dtype, path) else summed(dtype),
-                            path) * RATE * filled(p.c, p.oc, summed(dtype), path))
+    wide, rate = width(summed(dtype), path), speed(dtype if in_pairs(dtype, path) else summed(dtype), path)
+    return p.flops / (rate * RATE * filled(p.c, p.oc, wide, wide))
 
 
 def _rows(dtype: str, path: cpu.Cpu) -> int:
