@@ -31,6 +31,8 @@ SUMMED = 256              # pixels that the weight gradient sums in registers at
 BLOCK = (4, 2)            # pixels and vectors of channels of a register block
 ALONG = {(taps, step) for taps in (3, 5, 7) for step in (1, 2)}
 """Taps and steps along a line for which there is code that reads a pixel once for a block of outputs."""
+CHANNELS = 64             # of a pixel that are done in turn, at least: fewer lines in a row are no stream to the hardware (AVX2, 64 x 200 x 152: 1.5)
+AHEAD = 48                # pixels after those of a line's block that are asked for, where images lie beyond the caches
 SPEED = 0.5               # of a path's rate: a load for each product
 RATE, STRIDED = 0.4, 0.22
 """Measured speed as a part of a path's rate, to be compared with the planar kernels', without and with strides."""
@@ -102,20 +104,34 @@ def _depthwise(dtype: str, path: cpu.Cpu) -> Any:
 def _line(dtype: str, path: cpu.Cpu, along: int, step: int) -> Any:
     """Likewise for outputs of one line: `along` taps to each of `lines`, a pixel for each `step`. Addresses are
     `pixel_step` bytes from output to output, which is below 0 where taps go backwards: the last output then is the
-    first one."""
+    first one. Outputs `ahead` bytes on, and what those of a single step meet first, are asked for (0: nothing is)."""
     rows, made = BLOCK[0], summed(dtype)
     size, lanes = itemsize(made), path.lanes(itemsize(made))
     vectors = BLOCK[1] if BLOCK[1] * (along + rows + 1) < path.registers else 1  # a line's weights, sums and a pixel
     kind = vector(made, lanes)
 
     def emit(e: Emitter, low: Any, high: Any, channels: Any, lines: Any, sources: Any, tap_step: Any, pixel_step: Any,
-             w: Any, bias: Any, biased: Any, places: Any) -> None:
+             w: Any, bias: Any, biased: Any, places: Any, ahead: Any) -> None:
         targets = [e.load(e.address(places, e.times(pixel_step, i)), WORD) for i in range(rows)]
         w_step = e.times(channels, size)
+        asks = e.b.icmp_signed("!=", ahead, word(0))
+        last = e.b.mul(tap_step, e.b.sub(e.times(lines, along), word(1)))
+        newest = e.address(sources, e.b.select(e.b.icmp_signed(">", pixel_step, word(0)), last, word(0)))
+
+        def ask(offsets: list[Any]) -> None:
+            """For the pixels of another block: the hardware takes the parts of pixels that a block meets for no stream."""
+            for i, target in enumerate(targets):
+                pixel = e.load(e.address(newest, e.times(pixel_step, i)), WORD) if step == 1 else None
+                for offset in offsets:
+                    e.prefetch(e.address(target, offset, ahead), write=True)
+                    if pixel is not None:
+                        e.prefetch(e.address(pixel, offset, ahead), locality=2)
 
         def chunk(k: Any, masks: list[Any]) -> None:
             offsets, rows_of_w, start = _begun(e, dtype, lanes, k, masks, bias, biased)
             count = len(masks)
+            with e.when(asks):
+                ask(offsets)
 
             def line(_l: Any, state: list[Any]) -> list[Any]:
                 table, at_w, *sums = state
@@ -179,7 +195,7 @@ def _depthwise_weights(dtype: str, path: cpu.Cpu, taps: int) -> Any:
 @dataclass(frozen=True)
 class DepthwiseSizes(Numbers):
     """Images, channels, pixels of a unit of range; whether there is a bias; lines of taps, outputs of a line (0: they
-    are done one by one), and whether its taps go backwards."""
+    are done one by one), and whether its taps go backwards; bytes that are asked for ahead."""
 
     n: int
     c: int
@@ -188,6 +204,7 @@ class DepthwiseSizes(Numbers):
     lines: int
     across: int
     backwards: int
+    ahead: int
 
 
 @dataclass(frozen=True)
@@ -206,7 +223,7 @@ class DepthwiseWeightSizes(Numbers):
 def _leaf(dtype: str, path: cpu.Cpu, along: tuple[int, int] | None) -> Leaf:
     """`along`: one of ALONG, or None."""
     size, rows, wide = itemsize(dtype), BLOCK[0], itemsize(summed(dtype))
-    part = BLOCK[1] * path.lanes(wide)
+    part = max(CHANNELS, BLOCK[1] * path.lanes(wide))
     multiply = inlined_code(f"tileflow_depthwise_{dtype}_{path.name}",
                             "low, high, channels, taps, sources, tap_step, w, bias, biased, places", path,
                             _depthwise(dtype, path))
@@ -235,7 +252,7 @@ def _leaf(dtype: str, path: cpu.Cpu, along: tuple[int, int] | None) -> Leaf:
                         if lined:  # the last block of a line begins before the one before it ends
                             at = addresses + (done + min(p, run - rows) + s.backwards * (rows - 1)) * 8
                             sweep(low, high, c, s.lines, at + pitch * 8, pitch * 8, 8 - 16 * s.backwards, factors,
-                                  address_of(bias), s.biased, at)
+                                  address_of(bias), s.biased, at, s.ahead)
                         else:  # what a block has beyond a line is right, and done again
                             at = addresses + (done + p) * 8
                             multiply(low, high, c, taps, at + pitch * 8, pitch * 8, factors, address_of(bias), s.biased,
@@ -251,11 +268,11 @@ def _sweep(dtype: str, path: cpu.Cpu, along: tuple[int, int] | None) -> Any:
     """`_line` as bodies call it; without `along` what is never called."""
     if along is None:
         def nothing(_low, _high, _channels, _lines, _sources, _tap_step, _pixel_step,  # type: ignore[no-untyped-def]
-                    _w, _bias, _biased, _places):
+                    _w, _bias, _biased, _places, _ahead):
             pass
         return nothing
     return inlined_code(f"tileflow_depthwise_line_{dtype}_{path.name}_{along[0]}_{along[1]}",
-                        "low, high, channels, lines, sources, tap_step, pixel_step, w, bias, biased, places", path,
+                        "low, high, channels, lines, sources, tap_step, pixel_step, w, bias, biased, places, ahead", path,
                         _line(dtype, path, *along))
 
 
@@ -308,7 +325,7 @@ def calls(p: ConvProblem, dtype: str, path: cpu.Cpu, *, biased: bool = False, ep
     args = (x, rows, In(2, (c,)) if biased else x, Out(0, (p.elements_out,)), p.indirection,
             Work("table", ((1 + p.taps) * (pixels + BLOCK[0]),), "i8"), Work("spare", (2 * c,), stored(dtype)),
             DepthwiseSizes(p.n, c, pixels, int(biased), p.taps // axis.taps, axis.out if along else 0,
-                           int(axis.tap_step < 0)), *arguments(epilogue))
+                           int(axis.tap_step < 0), AHEAD * c * itemsize(dtype) if p.far(dtype) else 0), *arguments(epilogue))
     estimate = p.flops / (SPEED * speed(made, path)) + (epilogue.cost if epilogue else 0.0)
     before = [] if laid is None else laid.inside(made)
     return [*before, Call(_leaf(dtype, path, along), args, -(-p.phase_pixels // pixels) * p.phases, 1, estimate)]

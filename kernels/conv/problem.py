@@ -18,6 +18,10 @@ UNITS = 8
 """Units of range that are wanted at least, for the workers to share."""
 
 
+FAR = 3 << 20
+"""Bytes of images and results together from which they are asked for ahead: they come from beyond the second-level cache then."""
+
+
 def speed(dtype: str, path: cpu.Cpu) -> float:
     """Operations per ns of one core, roughly, on numbers of this type: what the rates of the algorithms are parts of."""
     return path.rates.convolutions * 4 / itemsize(dtype)
@@ -144,6 +148,10 @@ class ConvProblem:
         step = max(next_plane, (high + 1) * lines.in_step)
         reached = down * lines.in_step + over * step + halo[1] + halo[0] * lines.size + 1
         return min(reached, self.n * planes.size * lines.size) * columns.size
+
+    def far(self, dtype: str) -> bool:
+        """Whether images and results are too large to be near."""
+        return (self.elements_in + self.elements_out) * itemsize(dtype) >= FAR
 
     @property
     def flops(self) -> float:
