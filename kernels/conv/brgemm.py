@@ -55,10 +55,22 @@ def _brgemm(dtype: str, path: cpu.Cpu, rows: int, vectors: int, panel: int) -> A
     step = panel * lanes * size
 
     def emit(e: Emitter, cols: Any, taps: Any, depth: Any, sources: Any, tap_step: Any, shift: Any, b: Any, b_tap: Any, bias: Any,
-             places: Any, column: Any, accumulate: Any) -> None:
+             places: Any, column: Any, accumulate: Any, ahead: Any, ahead_c: Any) -> None:
         targets = [e.address(e.load(e.address(places, 8 * i), WORD), column) for i in range(rows)]
         for place in targets:
             e.prefetch(place, write=True)
+        with e.when(e.b.icmp_signed("!=", ahead, word(0))):
+            for place in targets:
+                for line in range(0, wide * size, LINE):
+                    e.prefetch(e.address(place, ahead_c, line), write=True)
+            with e.when(e.b.icmp_signed("==", column, word(0))):                 # other panels meet the same pixels
+                newest = e.address(sources, e.b.mul(tap_step, e.b.sub(taps, word(1))))
+                pixels = [e.address(e.load(e.address(newest, 8 * i), WORD), shift, ahead) for i in range(rows)]
+
+                def ask(at: Any, _state: list[Any]) -> None:
+                    for pixel in pixels:
+                        e.prefetch(e.address(pixel, at), locality=2)
+                e.loop(0, depth, LINE, [], ask)
         none = e.b.icmp_signed("==", bias, word(0))
         counted, addend = e.b.select(none, word(0), cols), e.b.select(none, b, bias)      # masked or not, a bad address would be slow
         start = [e.load(e.address(addend, v * lanes * size), kind, e.first(e.b.sub(counted, word(v * lanes)), lanes))
@@ -104,7 +116,7 @@ def _brgemm(dtype: str, path: cpu.Cpu, rows: int, vectors: int, panel: int) -> A
 
 @functools.cache
 def brgemm(dtype: str, path: cpu.Cpu, rows: int, vectors: int, panel: int) -> Any:
-    """The function `brgemm(cols, taps, depth, sources, tap_step, shift, b, b_tap, bias, places, column, accumulate)`.
+    """The function `brgemm(cols, taps, depth, sources, tap_step, shift, b, b_tap, bias, places, column, accumulate, ahead, ahead_c)`.
 
     C[i, j] (+)= bias[j] + the sum over taps t and channels k of A[t, i][k] * B[t][k, j], for i < rows and
     j < cols; sums run over the taps, and over the channels of each, in ascending order. Of "b2", A and B hold pairs of
@@ -118,9 +130,10 @@ def brgemm(dtype: str, path: cpu.Cpu, rows: int, vectors: int, panel: int) -> An
         bias: the address of `cols` elements, or 0.
         places, column: the address of row i of C is the word at places + 8 * i, plus `column`.
         accumulate: not 0: add to what is in C. Rows that several i share then hold anything.
+        ahead, ahead_c: what lies so far behind the pixels of the last tap, and behind C, is asked for (ahead 0: nothing is).
     """
     return inlined_code(f"tileflow_brgemm_{dtype}_{path.name}_{rows}_{vectors}_{panel}",
-                        "cols, taps, depth, sources, tap_step, shift, b, b_tap, bias, places, column, accumulate", path,
+                        "cols, taps, depth, sources, tap_step, shift, b, b_tap, bias, places, column, accumulate, ahead, ahead_c", path,
                         _brgemm(dtype, path, rows, vectors, panel))
 
 
@@ -137,11 +150,11 @@ def brgemm_rows(dtype: str, path: cpu.Cpu, rows: int, vectors: int) -> Any:
     narrow = path.lanes(itemsize(summed(dtype))) if vectors > 1 else 0
 
     def each(count, cols, taps, depth, sources, tap_step, shift, b, b_tap, bias, places, column,  # type: ignore
-             accumulate):
+             accumulate, ahead, ahead_c):
         if cols > narrow:
-            wide(count, cols, taps, depth, sources, tap_step, shift, b, b_tap, bias, places, column, accumulate)
+            wide(count, cols, taps, depth, sources, tap_step, shift, b, b_tap, bias, places, column, accumulate, ahead, ahead_c)
         else:
-            slim(count, cols, taps, depth, sources, tap_step, shift, b, b_tap, bias, places, column, accumulate)
+            slim(count, cols, taps, depth, sources, tap_step, shift, b, b_tap, bias, places, column, accumulate, ahead, ahead_c)
     return each
 
 
@@ -151,16 +164,16 @@ def _blocks(dtype: str, path: cpu.Cpu, rows: int, vectors: int, panel: int) -> A
     whole, part = brgemm(dtype, path, rows, vectors, panel), brgemm(dtype, path, few, vectors, panel)
 
     def each(count, cols, taps, depth, sources, tap_step, shift, b, b_tap, bias, places, column,  # type: ignore
-             accumulate):
+             accumulate, ahead, ahead_c):
         at = 0
         while at < count:
             if (count - at + few - 1) // few * few >= rows:
                 whole(cols, taps, depth, sources + at * 8, tap_step, shift, b, b_tap, bias, places + at * 8, column,
-                      accumulate)
+                      accumulate, ahead, ahead_c)
                 at += rows
             else:
                 part(cols, taps, depth, sources + at * 8, tap_step, shift, b, b_tap, bias, places + at * 8, column,
-                     accumulate)
+                     accumulate, ahead, ahead_c)
                 at += few
     return each
 

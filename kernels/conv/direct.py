@@ -30,6 +30,8 @@ MOST = 384                # pixels of a unit at most
 TURNED = 128              # weights of a filter that are turned at a time, about
 RATE = {False: 1.4, True: 1.35}
 """Speed as a part of `speed`, of a convolution and of an input gradient: ResNet's shapes on one AVX2 core."""
+AHEAD = 24                # pixels that are asked for ahead of a register block, where images lie beyond the caches
+SHORT = 256               # bytes of such a pixel at most: longer ones are streams to the hardware
 STRIP = 96                # pixels that all panels meet in turn, so that rows of C are written while they are near
 
 
@@ -49,7 +51,7 @@ class DirectWeightSizes(Numbers):
 class DirectSizes(Numbers):
     """Of a problem, and how a unit of range cuts it: pixels and panels, taps and channels that are summed at a time.
 
-    `step` elements lead from one pixel of the image to the next.
+    `step` elements lead from one pixel of the image to the next; `ahead` pixels are asked for beforehand.
     """
 
     n: int
@@ -63,6 +65,7 @@ class DirectSizes(Numbers):
     deep: int
     biased: int
     step: int
+    ahead: int
 
 
 @functools.cache
@@ -135,7 +138,8 @@ def _leaf(dtype: str, path: cpu.Cpu, rows: int) -> Leaf:
                             addend = address_of(bias) + (group * oc + o) * size if s.biased != 0 and c0 + t0 == 0 else 0
                             multiply(min(STRIP, count - strip), min(wide, oc - o), min(s.taps_deep, met - t0),
                                      min(s.deep, c - c0) * size, addresses + ((1 + t0) * pitch + strip) * 8, pitch * 8,
-                                     c0 * size, panel, c * wide * size, addend, addresses + strip * 8, o * size, c0 + t0 > 0)
+                                     c0 * size, panel, c * wide * size, addend, addresses + strip * 8, o * size, c0 + t0 > 0,
+                                     s.ahead * s.step * size, s.ahead * groups * oc * size)
             o = first_tile * wide
             finish(epilogue, rest, count, min(s.part * wide, oc - o), address_of(y), (first * groups + group) * oc + o,
                    groups * oc, group * oc + o)
@@ -219,7 +223,7 @@ def products(p: ConvProblem, dtype: str, path: cpu.Cpu, biased: bool, laid: Weig
     taps_deep, deep = sums_at_a_time(p)
     pitch = -(-pixels // rows) * rows
     sizes = DirectSizes(p.n, p.c, p.oc, p.groups, p.taps, pixels, part, taps_deep, deep, int(biased),
-                        step or p.groups * p.c)
+                        step or p.groups * p.c, AHEAD if p.far(dtype) and p.c * size <= SHORT else 0)
     args = (image or In(0, (p.elements_in,)), weights, In(2, (p.groups * p.oc,)) if biased else weights, Out(0, (p.elements_out,)),
             p.indirection, Work("table", ((1 + p.taps) * pitch,), "i8"), Work("spare", (p.c + p.oc,), dtype), sizes,
             *arguments(epilogue))

@@ -114,7 +114,7 @@ def _leaf(dtype: str, path: cpu.Cpu, of: Block, pairs: bool) -> Leaf:
                             multiply(min(STRIP, count - strip), min(wide, cols - column), min(s.taps_deep, met - t0),
                                      min(s.deep, c - c0) * size,
                                      addresses + ((1 + t0) * pitch + strip) * 8, pitch * 8, c0 * size, panel,
-                                     c * wide * size, addend, places + strip * 8, column * 4, c0 + t0 > 0)
+                                     c * wide * size, addend, places + strip * 8, column * 4, c0 + t0 > 0, 0, 0)
             pixel = groups * oc * 2
             if table[count - 1] - table[0] == (count - 1) * pixel:
                 narrow(count, cols, address_of(sums), row, table[0], pixel)
@@ -170,7 +170,7 @@ def calls(p: ConvProblem, dtype: str, path: cpu.Cpu, *, biased: bool = False, ep
             Work("image", (1 if pairs else p.reach(pixels) * p.c,), "f4"),
             Work("sums", (pitch * (part * wide + SKEW // 4),), "f4"),
             DirectSizes(p.n, p.c, p.oc, p.groups, p.taps, pixels, part, taps_deep, deep + deep % 2 if pairs else deep,
-                        int(biased), p.groups * p.c),
+                        int(biased), p.groups * p.c, 0),
             *arguments(epilogue))
     units = -(-p.phase_pixels // pixels) * p.groups * p.phases * -(-tiles // part)
     estimate = p.flops / speed("f4", path) * size / 4 + (epilogue.cost if epilogue else 0.0)
