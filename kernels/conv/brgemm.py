@@ -116,7 +116,8 @@ def _brgemm(dtype: str, path: cpu.Cpu, rows: int, vectors: int, panel: int) -> A
 
 @functools.cache
 def brgemm(dtype: str, path: cpu.Cpu, rows: int, vectors: int, panel: int) -> Any:
-    """The function `brgemm(cols, taps, depth, sources, tap_step, shift, b, b_tap, bias, places, column, accumulate, ahead, ahead_c)`.
+    """The function `brgemm(cols, taps, depth, sources, tap_step, shift, b, b_tap, bias, places, column, accumulate,
+    ahead, ahead_c)`.
 
     C[i, j] (+)= bias[j] + the sum over taps t and channels k of A[t, i][k] * B[t][k, j], for i < rows and
     j < cols; sums run over the taps, and over the channels of each, in ascending order. Of "b2", A and B hold pairs of
@@ -130,11 +131,12 @@ def brgemm(dtype: str, path: cpu.Cpu, rows: int, vectors: int, panel: int) -> An
         bias: the address of `cols` elements, or 0.
         places, column: the address of row i of C is the word at places + 8 * i, plus `column`.
         accumulate: not 0: add to what is in C. Rows that several i share then hold anything.
-        ahead, ahead_c: what lies so far behind the pixels of the last tap, and behind C, is asked for (ahead 0: nothing is).
+        ahead, ahead_c: what lies so far behind the pixels of the last tap, and behind C, is asked for (ahead 0:
+            nothing is).
     """
     return inlined_code(f"tileflow_brgemm_{dtype}_{path.name}_{rows}_{vectors}_{panel}",
-                        "cols, taps, depth, sources, tap_step, shift, b, b_tap, bias, places, column, accumulate, ahead, ahead_c", path,
-                        _brgemm(dtype, path, rows, vectors, panel))
+                        "cols, taps, depth, sources, tap_step, shift, b, b_tap, bias, places, column, accumulate, "
+                        "ahead, ahead_c", path, _brgemm(dtype, path, rows, vectors, panel))
 
 
 SUMS = 8
@@ -144,17 +146,19 @@ SUMS = 8
 @functools.cache
 def brgemm_rows(dtype: str, path: cpu.Cpu, rows: int, vectors: int) -> Any:
     """A function over words, `brgemm_rows(count, cols, ...)`: `brgemm` over `count` rows, in blocks of `rows`,
-    and of few for those that would fill no whole one; of one vector, if that holds the columns that a panel has. Tables hold a multiple of
-    `rows`; the other arguments are those of `brgemm`."""
+    and of few for those that would fill no whole one; of one vector, if that holds the columns that a panel has. Tables
+    hold a multiple of `rows`; the other arguments are those of `brgemm`."""
     wide, slim = _blocks(dtype, path, rows, vectors, vectors), _blocks(dtype, path, rows, 1, vectors)
     narrow = path.lanes(itemsize(summed(dtype))) if vectors > 1 else 0
 
     def each(count, cols, taps, depth, sources, tap_step, shift, b, b_tap, bias, places, column,  # type: ignore
              accumulate, ahead, ahead_c):
         if cols > narrow:
-            wide(count, cols, taps, depth, sources, tap_step, shift, b, b_tap, bias, places, column, accumulate, ahead, ahead_c)
+            wide(count, cols, taps, depth, sources, tap_step, shift, b, b_tap, bias, places, column, accumulate, ahead,
+                 ahead_c)
         else:
-            slim(count, cols, taps, depth, sources, tap_step, shift, b, b_tap, bias, places, column, accumulate, ahead, ahead_c)
+            slim(count, cols, taps, depth, sources, tap_step, shift, b, b_tap, bias, places, column, accumulate, ahead,
+                 ahead_c)
     return each
 
 

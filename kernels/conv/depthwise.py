@@ -31,8 +31,8 @@ SUMMED = 256              # pixels that the weight gradient sums in registers at
 BLOCK = (4, 2)            # pixels and vectors of channels of a register block
 ALONG = {(taps, step) for taps in (3, 5, 7) for step in (1, 2)}
 """Taps and steps along a line for which there is code that reads a pixel once for a block of outputs."""
-CHANNELS = 64             # of a pixel that are done in turn, at least: fewer lines in a row are no stream to the hardware (AVX2, 64 x 200 x 152: 1.5)
-AHEAD = 48                # pixels after those of a line's block that are asked for, where images lie beyond the caches
+CHANNELS = 64             # of a pixel that are done in turn, at least: fewer are no stream to the hardware (AVX2: 0.6)
+AHEAD = 48                # pixels after a line's block that are asked for, where images lie beyond the caches
 SPEED = 0.5               # of a path's rate: a load for each product
 RATE, STRIDED = 0.4, 0.22
 """Measured speed as a part of a path's rate, to be compared with the planar kernels', without and with strides."""
@@ -119,7 +119,7 @@ def _line(dtype: str, path: cpu.Cpu, along: int, step: int) -> Any:
         newest = e.address(sources, e.b.select(e.b.icmp_signed(">", pixel_step, word(0)), last, word(0)))
 
         def ask(offsets: list[Any]) -> None:
-            """For the pixels of another block: the hardware takes the parts of pixels that a block meets for no stream."""
+            """For the pixels of another block: the hardware takes parts of pixels for no stream."""
             for i, target in enumerate(targets):
                 pixel = e.load(e.address(newest, e.times(pixel_step, i)), WORD) if step == 1 else None
                 for offset in offsets:
@@ -272,8 +272,8 @@ def _sweep(dtype: str, path: cpu.Cpu, along: tuple[int, int] | None) -> Any:
             pass
         return nothing
     return inlined_code(f"tileflow_depthwise_line_{dtype}_{path.name}_{along[0]}_{along[1]}",
-                        "low, high, channels, lines, sources, tap_step, pixel_step, w, bias, biased, places, ahead", path,
-                        _line(dtype, path, *along))
+                        "low, high, channels, lines, sources, tap_step, pixel_step, w, bias, biased, places, ahead",
+                        path, _line(dtype, path, *along))
 
 
 def _along(p: ConvProblem) -> tuple[int, int] | None:
@@ -325,7 +325,8 @@ def calls(p: ConvProblem, dtype: str, path: cpu.Cpu, *, biased: bool = False, ep
     args = (x, rows, In(2, (c,)) if biased else x, Out(0, (p.elements_out,)), p.indirection,
             Work("table", ((1 + p.taps) * (pixels + BLOCK[0]),), "i8"), Work("spare", (2 * c,), stored(dtype)),
             DepthwiseSizes(p.n, c, pixels, int(biased), p.taps // axis.taps, axis.out if along else 0,
-                           int(axis.tap_step < 0), AHEAD * c * itemsize(dtype) if p.far(dtype) else 0), *arguments(epilogue))
+                           int(axis.tap_step < 0), AHEAD * c * itemsize(dtype) if p.far(dtype) else 0),
+            *arguments(epilogue))
     estimate = p.flops / (SPEED * speed(made, path)) + (epilogue.cost if epilogue else 0.0)
     before = [] if laid is None else laid.inside(made)
     return [*before, Call(_leaf(dtype, path, along), args, -(-p.phase_pixels // pixels) * p.phases, 1, estimate)]

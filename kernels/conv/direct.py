@@ -138,8 +138,8 @@ def _leaf(dtype: str, path: cpu.Cpu, rows: int) -> Leaf:
                             addend = address_of(bias) + (group * oc + o) * size if s.biased != 0 and c0 + t0 == 0 else 0
                             multiply(min(STRIP, count - strip), min(wide, oc - o), min(s.taps_deep, met - t0),
                                      min(s.deep, c - c0) * size, addresses + ((1 + t0) * pitch + strip) * 8, pitch * 8,
-                                     c0 * size, panel, c * wide * size, addend, addresses + strip * 8, o * size, c0 + t0 > 0,
-                                     s.ahead * s.step * size, s.ahead * groups * oc * size)
+                                     c0 * size, panel, c * wide * size, addend, addresses + strip * 8, o * size,
+                                     c0 + t0 > 0, s.ahead * s.step * size, s.ahead * groups * oc * size)
             o = first_tile * wide
             finish(epilogue, rest, count, min(s.part * wide, oc - o), address_of(y), (first * groups + group) * oc + o,
                    groups * oc, group * oc + o)
@@ -176,12 +176,13 @@ def serves(p: ConvProblem, dtype: str, path: cpu.Cpu) -> bool:
 
 def cost(p: ConvProblem, dtype: str, path: cpu.Cpu) -> float:
     """Estimated nanoseconds on one core, with laid-out weights, from measured rates."""
-    return p.flops / (speed(dtype, path) * RATE[p.turned] * filled(p.oc, p.c, width(dtype, path), path.lanes(itemsize(dtype))))
+    used = filled(p.oc, p.c, width(dtype, path), path.lanes(itemsize(dtype)))
+    return p.flops / (speed(dtype, path) * RATE[p.turned] * used)
 
 
 def filled(used: int, rows: int, wide: int, least: int) -> float:
-    """How much of the register blocks' work is not lost, where `used` fills panels of `wide`, the last of which may be one of the `least`
-    width, and `rows` are summed for a tap."""
+    """How much of the register blocks' work is not lost, where `used` fills panels of `wide`, the last of which may be
+    one of `least`, and `rows` are summed for a tap."""
     rest = used % wide
     return used / (used - rest + (0 if rest == 0 else least if rest <= least else wide)) * (rows / (rows + 3))
 

@@ -19,7 +19,7 @@ UNITS = 8
 
 
 FAR = 3 << 20
-"""Bytes of images and results together from which they are asked for ahead: they come from beyond the second-level cache then."""
+"""Bytes of images and results together from which they are asked for ahead: they are beyond the second-level cache."""
 
 
 def speed(dtype: str, path: cpu.Cpu) -> float:

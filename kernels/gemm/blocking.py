@@ -60,13 +60,15 @@ def blocking(p: GemmProblem, dtype: str, path: cpu.Cpu) -> Blocking:
         # Few rows stream B from memory: long rows keep the hardware's prefetching going.
         return Blocking("dots", 48, 16, depth if p.m > 8 else 8 * depth)
     strided = p.trans_a and p.m * p.k * size >= CACHE               # 0.2 of torch where it lies, 1.1 copied: 30522 x 256 x 640
-    # A B from beyond the caches is read where it lies by few rows, asked for ahead; laying it out would read it twice. With small caches, over
-    # panels: 64 x 30400 x 64 1.7, 96 x 3000 x 1024 1.3, 256 x 7600 x 256 1.1, 512 x 3136 x 512 0.95, rows a power of two apart 0.8.
+    # A B from beyond the caches is read where it lies by few rows, asked for ahead; laying it out would read it twice.
+    # With small caches, over panels: 64 x 30400 x 64 1.7, 96 x 3000 x 1024 1.3, 256 x 7600 x 256 1.1, 512 x 3136 x 512
+    # 0.95, rows a power of two apart 0.8.
     streamed = p.m <= 256 and bytes_b >= 3 * CACHE and p.n * size % SETS != 0
     if path.small_caches and (p.trans_b or strided or (min(p.m, p.k) >= 64 and bytes_b >= SMALL_B and not streamed)):
         return _short(p, dtype, path)
     outgrown = bytes_b >= (2 * CACHE if panel * size >= 128 and not p.trans_a else CACHE)
-    # Likewise with large caches: 192 x 30400 x 64 1.5, 256 x 7600 x 256 1.2, 512 x 3136 x 512 1.1, 768 x 1900 x 512 1.05, 1024^3 0.85.
+    # Likewise with large caches: 192 x 30400 x 64 1.5, 256 x 7600 x 256 1.2, 512 x 3136 x 512 1.1, 768 x 1900 x 512
+    # 1.05, 1024^3 0.85.
     if p.trans_b or (p.m >= (192 if p.k > 512 else 768) and outgrown):
         # 16 KB of a panel in the first-level cache serve twice as many rows: 0.93 instead of 0.85 at 512 x 512 x 2048.
         rows = _split(p.m, 16 * TALL, tall)

@@ -149,7 +149,8 @@ def _dots_block(dtype: str) -> Any:
 @functools.cache
 def _gemm(kind: str, dtype: str, path: cpu.Cpu) -> Leaf:
     """The leaf over one micro-kernel; `GemmSizes` says what it reads and its range."""
-    makers: dict[str, Any] = {"outer": partial(_outer_block, outer=micro.rows), "panels": partial(_outer_block, outer=micro.panels),
+    makers: dict[str, Any] = {"outer": partial(_outer_block, outer=micro.rows),
+                              "panels": partial(_outer_block, outer=micro.panels),
                               "dot": _dots_block, "tiles": tiled.tile_block}
     block, scale, size, finish = makers[kind](dtype), _scaling(dtype), itemsize(dtype), finisher()
 

@@ -33,8 +33,8 @@ LINE = 64
 
 @dataclass(frozen=True)
 class Ahead:
-    """What `outer` asks for before its loads and stores need it, in bytes ahead of them: B, into the first-level cache or `far`, the second,
-    and C (0: its first line, when a block begins)."""
+    """What `outer` asks for before its loads and stores need it, in bytes ahead of them: B, into the first-level cache
+    or `far`, the second, and C (0: its first line, when a block begins)."""
 
     b: int = 0
     far: bool = False
@@ -43,12 +43,13 @@ class Ahead:
 
 NOTHING = Ahead()
 IN_PANELS = Ahead(4096)
-"""The first block of rows waits for memory at every step, and the hardware's prefetching alone leaves it at 5 GB/s. Speed over that without:
-44 x 1536 x 384 from memory 1.95, 12 rows 3.4, 8 rows 6.7, 512 x 768 x 768 1.26; in cache 1.0."""
+"""The first block of rows waits for memory at every step, and the hardware's prefetching alone leaves it at 5 GB/s. Speed
+over that without: 44 x 1536 x 384 from memory 1.95, 12 rows 3.4, 8 rows 6.7, 512 x 768 x 768 1.26; in cache 1.0."""
 IN_ROWS = Ahead(512, True, 256)
-"""A B whose rows lie where they are, and C: of each row a strip is met at a time, which the hardware takes for no stream. Speed over that without,
-from beyond the second-level cache: 64 x 30400 x 64 2.2, 16 x 121600 x 32 4.2, 128 x 16384 x 64 (rows a power of two apart) 1.7, 32 x 121600
-x 16 1.9, 128 x 7600 x 128 1.3; in cache 1.0. Into the first-level cache, or at once for C: 0.6 to 1.0 of that."""
+"""A B whose rows lie where they are, and C: of each row a strip is met at a time, which the hardware takes for no stream.
+Speed over that without, from beyond the second-level cache: 64 x 30400 x 64 2.2, 16 x 121600 x 32 4.2, 128 x 16384 x 64
+(rows a power of two apart) 1.7, 32 x 121600 x 16 1.9, 128 x 7600 x 128 1.3; in cache 1.0. Into the first-level cache, or
+at once for C: 0.6 to 1.0 of that."""
 WIDE = 8
 """Columns of `outer`'s block for a single row, in vectors."""
 

@@ -1,9 +1,10 @@
 """The words that threads share: one pool, and boards on each of which one table is walked. Offsets in bytes.
 
-A board has at most one open row. Its chunks are claimed by compare-and-swap on one word, CLAIM = workers:16 | end:24 | next:24 (those
-from next to end are left): all that decides whether a claim is valid is in the word that is exchanged. So a late thread can only claim a chunk of
-the row that is open *now*; it reads the row's description after the claim, and the row cannot end before that chunk is done. Boards are never
-freed, only used again, so that a late thread may look at any of them at any time.
+A board has at most one open row. Its chunks are claimed by compare-and-swap on one word, CLAIM = workers:16 | end:24 |
+next:24 (those from next to end are left): all that decides whether a claim is valid is in the word that is exchanged. So
+a late thread can only claim a chunk of the row that is open *now*; it reads the row's description after the claim, and
+the row cannot end before that chunk is done. Boards are never freed, only used again, so that a late thread may look at
+any of them at any time.
 """
 from __future__ import annotations
 

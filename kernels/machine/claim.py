@@ -146,8 +146,9 @@ def opened(workers: int, chunks: int) -> int:
 
 
 def chunk_of(word: int, me: int) -> int:
-    """The chunk that worker `me` claims: the first that is left or, for the later half of the workers, the last. So what a worker computes lies
-    about where it lay in the rows before, and in its core's own cache (a recogniser of text by two: 0.95 of the time)."""
+    """The chunk that worker `me` claims: the first that is left or, for the later half of the workers, the last. So what
+    a worker computes lies about where it lay in the rows before, and in its core's own cache (a recogniser of text by
+    two: 0.95 of the time)."""
     if 2 * me < word >> (2 * BITS):
         return word & MASK
     return ((word >> BITS) & MASK) - 1
@@ -167,7 +168,8 @@ def chunks_of(board: int) -> int:
 
 
 def publish(pool: int, board: int, function: int, block: int, n: int, chunk: int, workers: int, me: int) -> None:
-    """Open a row of which worker `me` has claimed a chunk (NOBODY: nothing is claimed). Function 0: the one chunk is the board's table, to be walked."""
+    """Open a row of which worker `me` has claimed a chunk (NOBODY: nothing is claimed). Function 0: the one chunk is the
+    board's table, to be walked."""
     store(board + FUNCTION, function)
     store(board + BLOCK, block)
     store(board + N, n)
@@ -257,7 +259,8 @@ def patch(patches: int, count: int, index: int) -> None:
 
 
 def walk(pool: int, board: int, me: int) -> int:
-    """Go on with a table from its row PC. The board of a row that is open now, of which a chunk is mine; 0: there is nothing left to do."""
+    """Go on with a table from its row PC. The board of a row that is open now, of which a chunk is mine; 0: there is
+    nothing left to do."""
     while True:
         pc = load(board + PC)
         if pc >= load(board + ROWS):
@@ -347,7 +350,7 @@ def take_part(pool: int, board: int, me: int, walking: bool) -> int:
                 if seen == word:
                     break
                 word = seen
-            if claimable(word, me):                              # the claim of a chunk, whose row stays open until I am done
+            if claimable(word, me):                  # the claim of a chunk, whose row stays open until I am done
                 found = 1
                 if load(board + FUNCTION) != 0:
                     chunks = chunks_of(board)

@@ -115,9 +115,9 @@ def _leaf(dtype: str, forms: tuple[RowPass, ...], path: cpu.Cpu) -> Leaf:
                                           address_of(before) + at * n * held,
                                           address_of(extra) + at * n * held * (two or s.peepholes))
                                 if phase:
-                                    last(n, 0, rest, *values)
+                                    last(n, n, 0, rest, *values)
                                 else:
-                                    first(n, 0, rest, *values)
+                                    first(n, n, 0, rest, *values)
                         multiply(r1 - r0, (gates - two) * n, s.width, through, step, weights, apart, count, g, row, adds)
                         r0, r1 = active(lengths, s.lengths, t, r1, b1)
             for i in range(rows):

@@ -122,10 +122,10 @@ def _leaf(dtype: str, forms: tuple[RowPass, ...], path: cpu.Cpu) -> Leaf:
                                           states + at_a * size, states + at_s * size, address_of(y) + to_y * held,
                                           address_of(record) + at * s.recorded * n * held * s.record)
                                 if phase:
-                                    last(n, across * size, rest, *values)
+                                    last(n, n, across * size, rest, *values)
                                 else:
                                     ask(gates * n * held, address_of(x) + (at + s.x_b) * gates * n * held)
-                                    first(n, across * size, rest, *values)
+                                    first(n, n, across * size, rest, *values)
                         r0, r1 = active(lengths, s.lengths, t, r1, b1)
             for i in range(rows):
                 state = ((b0 + i) * s.s_b + d * s.s_d) * n

@@ -71,11 +71,11 @@ class Vectors:
 
 
 def row_functions(forms: Sequence[RowPass], arrays: Sequence[str], wide: str, dtype: str, path: cpu.Cpu) -> list[Any]:
-    """A function `f(n, step, rest, <address of the row of each of the arrays>)` for each of a leaf's passes, of
-    which these are the forms: it runs the pass over vectors of n elements.
+    """A function `f(n, apart, step, rest, <address of the row of each of the arrays>)` for each of a leaf's passes, of
+    which these are the forms: it runs the pass over n elements of vectors.
 
-    The k-th vector of a row begins k * n elements after its address; in the array `wide` it is k * step bytes. dtype:
-    names the code. rest: the word of that name of the leaf, whose signature ends with `tail`.
+    The k-th vector of a row begins k * apart elements after its address; in the array `wide` it is k * step bytes.
+    dtype: names the code. rest: the word of that name of the leaf, whose signature ends with `tail`.
     """
     before = itertools.accumulate((len(letters(*f.exprs)) for f in forms), initial=0)
     return [_row_function(form, at, tuple(arrays), wide, dtype, path) for form, at in zip(forms, before, strict=False)]
@@ -92,17 +92,17 @@ def _row_function(what: RowPass, at: int, arrays: tuple[str, ...], wide: str, dt
     read = tuple(v.dtype for v in variables(*what.exprs).values())
     loops = Loops(what.exprs, tuple(range(len(what.inputs))), read, (FULL,) * len(what.inputs), 1)
 
-    def emit(e: Emitter, n: Any, step: Any, rest: Any, *rows: Any) -> None:
+    def emit(e: Emitter, n: Any, apart: Any, step: Any, rest: Any, *rows: Any) -> None:
         row = dict(zip(arrays, rows, strict=True))
 
         def places(names: Sequence[Name], dtypes: Iterable[str]) -> list[Any]:
             found = []
             for (array, k), dtype in zip(names, dtypes, strict=True):
-                apart = step if array == wide else e.times(n, itemsize(CODES[dtype]))
-                found.append(e.address(row[array], e.times(apart, k)) if k else row[array])
+                to_next = step if array == wide else e.times(apart, itemsize(CODES[dtype]))
+                found.append(e.address(row[array], e.times(to_next, k)) if k else row[array])
             return found
         scalars = loaded(e, e.address(rest, 8 * at), what.exprs)
         loops.row(e, n, places(what.inputs, read), places(what.outputs, (x.dtype for x in what.exprs)), scalars)
 
     name = f"recurrent_{what.key}_{at}_{'_'.join(arrays)}_{dtype}_{path.name}"
-    return inlined_code(name, ", ".join(["n", "step", "rest", *(f"at_{a}" for a in arrays)]), path, emit)
+    return inlined_code(name, ", ".join(["n", "apart", "step", "rest", *(f"at_{a}" for a in arrays)]), path, emit)

@@ -434,7 +434,7 @@ def test_a_job_with_fewer_workers_after_one_with_more():
 
 @pytest.mark.parametrize("workers", [2, 3, 5])
 def test_halves_of_the_workers_claim_from_both_ends(workers: int):
-    """So that in the next row a worker finds what it computed in this one, in its core's own cache, whoever opens the row."""
+    """So that in the next row a worker finds what it computed in this one in its core's own cache."""
     for made in pool_of(workers):
         rows, found = Rows(), [np.zeros(40, np.int64) for _ in range(8)]
         for y in found:

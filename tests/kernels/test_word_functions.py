@@ -33,7 +33,7 @@ from tileflow.kernels.quantized import conv as byte_conv
 from tileflow.kernels.quantized import frames
 from tileflow.kernels.quantized import product as byte_product
 from tileflow.kernels.quantized.dots import way_of
-from tileflow.kernels.recurrent import backward, forward, panels
+from tileflow.kernels.recurrent import backward, forward, panels, shared
 from tileflow.ops.cells import Cell, activations
 
 LIMIT = 7
@@ -375,6 +375,8 @@ def _recurrent(on: Cpu) -> list[Leaf]:
     return [*(panels.panels_leaf(dtype, 16, on) for dtype in ("f4", "b2")),
             *(forward._leaf("f4", tuple(p.form for p in cell.forward("float32", True, False, True)), on)
               for cell in cells),
+            *(shared._leaf("f4", cell.forward("float32", True, False, True)[0].form, on)
+              for cell in cells if cell.phases == 1),
             *(backward._leaf("f4", tuple(p.form for p in cell.backward("float32", False, True)), on)
               for cell in cells)]
 

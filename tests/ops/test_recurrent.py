@@ -123,6 +123,47 @@ def test_odd_sizes(kind: str, attributes: dict[str, Any], layout: int) -> None:
             check_kernel(op, *operands(kind, steps, batch, hidden, op.directions, layout=layout), rtol=1e-4, atol=2e-5)
 
 
+def is_shared(op: Recurrence, arrays: list[Array | None]) -> bool:
+    """Whether the units of a step are shared out."""
+    types = [None if a is None else type_of(a) for a in arrays]
+    return any(call.leaf.name == "recurrent_step" for call in op.kernel(types, op.infer(*types), cpu.current()))
+
+
+@pytest.mark.parametrize(("kind", "given", "attributes"), [
+    ("LSTM", "BhcP", {}), ("GRU", "Bh", {"linear_before_reset": 1}),
+    paths.rare("LSTM", "", {"direction": "reverse", "clip": 0.4}),
+    paths.rare("RNN", "B", {"direction": "reverse", "layout": 1}),
+    paths.rare("GRU", "h", {"linear_before_reset": 1, "direction": "reverse", "layout": 1})])
+def test_steps_that_are_shared_out_have_the_same_bits(kind: str, given: str, attributes: dict[str, Any],
+                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    op = Recurrence(kind=kind, **attributes)
+    arrays = operands(kind, 5, 1, 301, given=given, layout=op.layout)
+    monkeypatch.setattr("tileflow.ops.recurrence.LEAST", 1e18)
+    assert not is_shared(op, arrays)
+    alone = [a.tobytes() for a in run_kernel(op, *arrays)]
+    monkeypatch.setattr("tileflow.ops.recurrence.LEAST", 0.0)
+    assert is_shared(op, arrays)
+    for workers in (1, 2, 3, 5):
+        assert [a.tobytes() for a in run_kernel(op, *arrays, workers=workers)] == alone
+    check_kernel(op, *arrays, rtol=1e-4, atol=5e-5)
+
+
+def test_which_steps_are_shared_out() -> None:
+    """Those of one row and direction without a length that multiply once, have more than one panel of units, and take
+    long enough."""
+    def shared(kind: str, steps: int, batch: int, hidden: int, given: str = "B", **attributes: Any) -> bool:
+        op = Recurrence(kind=kind, **attributes)
+        return is_shared(op, operands(kind, steps, batch, hidden, op.directions, given))
+    assert shared("LSTM", 512, 1, 256)
+    assert shared("GRU", 1, 1, 256, linear_before_reset=1)
+    assert not shared("LSTM", 513, 1, 256)
+    assert not shared("LSTM", 2, 2, 256)
+    assert not shared("LSTM", 2, 1, 256, "BL")
+    assert not shared("LSTM", 2, 1, 256, direction="bidirectional")
+    assert not shared("GRU", 2, 1, 256)
+    assert not shared("LSTM", 2, 1, 96)
+
+
 def test_rows_end_at_their_own_length() -> None:
     """A row alone, cut to its length, gives the same bits; behind its end there are zeros, and its last state is that of its last step."""
     op = Recurrence(kind="LSTM", direction="bidirectional")

@@ -39,6 +39,8 @@ from tileflow.kernels.isa import cpu
 from tileflow.kernels.machine import guard
 from tileflow.kernels.machine.call import In, Out
 from tileflow.kernels.machine.leaf import Leaf
+from tileflow.kernels.recurrent.panels import panel_width
+from tileflow.ops.cells import GATES
 from tileflow.ops.elementwise import Elementwise
 
 Array = np.ndarray
@@ -197,6 +199,13 @@ def test_convolutions_in_both_layouts() -> None:
     y, = check_both(OPERATORS["Conv"](**channelwise), normal(1, 35, 5, 7), normal(35, 1, 3, 3), rtol=1e-4, atol=1e-4)
     check_both(OPERATORS["ConvInputGrad"](shape=(5, 7), **channelwise), y, normal(35, 1, 3, 3), rtol=1e-4, atol=1e-4)
     check_both(OPERATORS["ConvWeightGrad"](kernel_shape=(3, 3), **channelwise), normal(1, 35, 5, 7), y, rtol=1e-4, atol=1e-3)
+
+
+def test_convolutions_that_ask_for_large_images_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tileflow.kernels.conv.problem.FAR", 0)
+    test_convolutions_in_both_layouts()
+    strided: dict[str, Any] = dict(pads=(2, 2, 2, 2), strides=(2, 2), group=35)
+    check_both(OPERATORS["Conv"](**strided), normal(1, 35, 11, 13), normal(35, 1, 5, 5), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("group", [1, 17])
@@ -400,6 +409,16 @@ def test_rows_with_special_values() -> None:
     for name in ("ReduceMax", "ReduceMin", "ReduceSum"):
         for axes in ((0,), (1,)):
             check_kernel(OPERATORS[name](axes=axes), x, rtol=1e-5, atol=1e-4)
+
+
+def test_recurrent_steps_shared_out(path: cpu.Cpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tileflow.ops.recurrence.LEAST", 0.0)
+    n = panel_width(1, "f4", path) + 3
+    for kind, attributes in (("LSTM", {}), ("GRU", {"linear_before_reset": 1, "direction": "reverse"})):
+        wide = GATES[kind] * n
+        op, state = OPERATORS["Recurrence"](kind=kind, **attributes), normal(1, 1, n)
+        check_kernel(op, normal(1, 2, 1, wide), normal(1, wide, n) / 16, normal(1, 2 * wide), None, state,
+                     state if kind == "LSTM" else None, None, rtol=1e-4, atol=2e-5)
 
 
 def test_losses_of_each_row(path: cpu.Cpu) -> None:

@@ -18,6 +18,7 @@ from ..kernels.machine.call import Work as Scratch
 from ..kernels.recurrent.forward import forward_leaf, scratch_elements
 from ..kernels.recurrent.panels import PanelLayout, padded, panel_width, panels_leaf
 from ..kernels.recurrent.rows import RowPass
+from ..kernels.recurrent.shared import LEAST, MOST_STEPS, state_elements, step_elements, step_leaf
 from ..kernels.recurrent.steps import Steps, most_rows, row_blocks
 from ..memory.types import TensorType
 from ..system.errors import DataError, ShapeError, TypeMismatchError, UnsupportedError
@@ -336,6 +337,14 @@ class Recurrence(Recurrent):
         return panel_calls(weights, packed, x.code, s.directions * GATES[self.kind],
                            PanelLayout(s.hidden, s.hidden, 1, width), cpu)
 
+    def shared(self, s: RecurrenceSizes, types: Types, cost: float, cpu: Cpu) -> bool:
+        """Whether the units of a step are shared out: of one row and direction, whose steps take long enough, and are
+        not too many rows of a table."""
+        x = present(types[0])
+        alone = s.batch == s.directions == self.cells()[0].phases == 1 and types[3] is None and not x.is_half
+        return (alone and 0 < s.steps <= MOST_STEPS and cost >= s.steps * LEAST
+                and s.hidden > panel_width(1, x.code, cpu))
+
     def calls(self, inputs: Types, outputs: Sequence[TensorType], packed: In | Scratch, cpu: Cpu) -> list[Call]:
         """The steps, by R in panels."""
         types = self.operands(inputs)
@@ -352,8 +361,16 @@ class Recurrence(Recurrent):
         for first, count, cell in self.groups():
             passes = cell.forward(ELEMENTS[summed(dtype)].name, types[2] is not None, types[6] is not None, self.record,
                                   x.dtype if x.is_half else "")
-            scratch = Scratch("rows", (scratch_elements(rows, s.hidden, cell.gates, width, dtype),), summed(dtype))
             cost = self.cost(s, count, sum(p.flops for p in passes), cpu) * x.itemsize / 4
+            if self.shared(s, types, cost, cpu):
+                state = Scratch("states", (state_elements(s.hidden),), dtype)
+                own = Scratch("rows", (step_elements(s.hidden, cell.gates, width),), dtype)
+                one, = passes
+                read = (given[0], packed, given[2], *given[4:7])
+                found += [Call(step_leaf(dtype, one), (*read, *results, state, own, numbers, k, *one.coefficients),
+                               -(-s.hidden // width), cost=cost / s.steps) for k in range(s.steps)]
+                continue
+            scratch = Scratch("rows", (scratch_elements(rows, s.hidden, cell.gates, width, dtype),), summed(dtype))
             args = (given[0], packed, given[2], lengths, *given[4:7], *results, scratch, replace(numbers, first=first),
                     *(c for p in passes for c in p.coefficients))
             found.append(Call(forward_leaf(dtype, passes), args, count * numbers.blocks, cost=cost))
