@@ -148,8 +148,10 @@ def brgemm_rows(dtype: str, path: cpu.Cpu, rows: int, vectors: int) -> Any:
     """A function over words, `brgemm_rows(count, cols, ...)`: `brgemm` over `count` rows, in blocks of `rows`,
     and of few for those that would fill no whole one; of one vector, if that holds the columns that a panel has. Tables
     hold a multiple of `rows`; the other arguments are those of `brgemm`."""
-    wide, slim = _blocks(dtype, path, rows, vectors, vectors), _blocks(dtype, path, rows, 1, vectors)
-    narrow = path.lanes(itemsize(summed(dtype))) if vectors > 1 else 0
+    wide = _blocks(dtype, path, rows, vectors, vectors)
+    if vectors == 1:
+        return wide
+    slim, narrow = _blocks(dtype, path, rows, 1, vectors), path.lanes(itemsize(summed(dtype)))
 
     def each(count, cols, taps, depth, sources, tap_step, shift, b, b_tap, bias, places, column,  # type: ignore
              accumulate, ahead, ahead_c):

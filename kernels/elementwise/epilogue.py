@@ -36,7 +36,8 @@ from ..machine.emitted import EmittedLeaf, signature_of, words_of
 from ..machine.leaf import Leaf, parse
 from .coefficients import letters, lift
 from .expr import Expr, flops, key, variables
-from .loops import COLUMN, FULL, ROW, SCALAR, Loops, elementwise_call, loaded
+from .loops import COLUMN, FULL, ROW, SCALAR, Loops, elementwise_call
+from .values import loaded
 
 KINDS = ("full", "channel", "scalar")
 
@@ -160,6 +161,7 @@ def _leaf(form: Form, by_column: bool, path: cpu.Cpu) -> Leaf:
         words = [e.load(e.address(rest, 16 * i), WORD) for i in range(len(form.kinds) + len(form.exprs) - 1)]
         scalars = loaded(e, e.address(rest, 16 * len(words)), form.exprs)
         sources, targets = [c, *words[:len(form.kinds)]], [c, *words[len(form.kinds):]]
+        tables = loops.tables(e, sources, scalars)
         if "channel" not in kinds:                                 # rows that abut are one
             abut = e.b.icmp_signed("==", row, cols)
             rows, cols = e.b.select(abut, word(1), rows), e.b.select(abut, e.b.mul(rows, cols), cols)
@@ -167,7 +169,8 @@ def _leaf(form: Form, by_column: bool, path: cpu.Cpu) -> Leaf:
         def one(_: Any, at: list[Any]) -> list[Any]:
             offsets = {"full": at[0], "channel": at[1], "scalar": word(0)}
             loops.row(e, cols, [_element(e, a, offsets[k], d) for a, k, d in zip(sources, kinds, dtypes, strict=True)],
-                      [_element(e, a, at[0], x.dtype) for a, x in zip(targets, form.exprs, strict=True)], scalars)
+                      [_element(e, a, at[0], x.dtype) for a, x in zip(targets, form.exprs, strict=True)], scalars,
+                      tables=tables)
             return [e.b.add(at[0], row), at[1] if by_column else e.address(at[1], 1)]
         e.loop(0, rows, 1, [start, channel], one)
     by = "columns" if by_column else "rows"

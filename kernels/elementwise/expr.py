@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import ml_dtypes
@@ -425,19 +426,20 @@ EXACT = frozenset(("neg", "abs", "sign", "floor", "ceil", "round", "maximum", "m
 
 # ---- back ends ----------------------------------------------------------------------------------------------------------
 
-def postorder(roots: Iterable[Expr]) -> list[Expr]:
-    """Every node once, arguments before their users."""
+def postorder(roots: Iterable[Expr], instead: Mapping[Expr, Sequence[Expr]] = MappingProxyType({})) -> list[Expr]:
+    """Every node once, arguments before their users; `instead`: of some nodes, what counts as their arguments."""
     found: dict[Expr, None] = {}
     stack = [(root, False) for root in reversed(list(roots))]
     while stack:
         node, ready = stack.pop()
         if node in found:
             continue
-        if ready or not node.args:
+        args = instead.get(node, node.args) if instead else node.args
+        if ready or not args:
             found[node] = None
         else:
             stack.append((node, True))
-            stack += [(a, False) for a in reversed(node.args)]
+            stack += [(a, False) for a in reversed(args)]
     return list(found)
 
 

@@ -13,24 +13,23 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any
 
 from llvmlite import ir
 
-from ..dtypes import CODES, ELEMENTS, HALVES, NARROW
-from ..isa import cpu, half, mathlib
-from ..isa.vector import BIT, INT32, WORD, Emitter, word
-from ..isa.vector import ELEMENTS as LLVM
+from ..dtypes import CODES
+from ..isa import cpu
+from ..isa.vector import INT32, WORD, Emitter, word
 from ..machine.call import Call, In, Micro, Out, Position, Seed, Work
 from ..machine.emitted import EmittedLeaf
 from ..machine.leaf import Leaf
 from ..random import SPAN, span_bits
-from . import narrow, rounding
-from .coefficients import coefficients, letters, lift
+from .coefficients import letters, lift
 from .expr import Expr, draws, flops, key, postorder, variables
+from .tabulated import fill, reserve, tabulated
+from .values import NOTHING, Table, Translator, loaded, packed, size_of, stored, unpacked
 
 GRAIN = 1024
 """Elements below which a range is not cut."""
@@ -38,15 +37,9 @@ GRAIN = 1024
 CACHE = 4 << 20
 """Bytes that a core's caches are assumed to hold (for cost estimates only)."""
 
-NOTHING: Mapping[int, Any] = MappingProxyType({})
-
 FULL, SCALAR, ROW, COLUMN = "full", "scalar", "row", "column"
 """How an input lies along the iteration space: as the outputs do; one element; broadcast over some outer dimensions, with
 elements along the innermost one; broadcast over the innermost dimension too."""
-
-
-def _size(dtype: str) -> int:
-    return ELEMENTS[CODES[dtype]].bytes
 
 
 # ---- the iteration space ------------------------------------------------------------------------------------------------
@@ -147,8 +140,8 @@ def drawn(computed: Sequence[Expr], start: int) -> list[Any]:
 
 def cost_of(computed: Sequence[Expr], written: Sequence[Expr], read: dict[int, Expr], lies: Sequence[str], space: Space) -> float:
     """Nanoseconds on one core: a vector operation each 0.28, loads and stores at 50 bytes a ns in cache and 30 beyond it."""
-    moved = sum(_size(v.dtype) for v, how in zip(read.values(), lies, strict=True) if how == FULL)
-    moved += sum(_size(o.dtype) for o in written)
+    moved = sum(size_of(v.dtype) for v, how in zip(read.values(), lies, strict=True) if how == FULL)
+    moved += sum(size_of(o.dtype) for o in written)
     points = math.prod(space.dims)
     arithmetic = 0.28 * flops(*computed) / lanes_of(computed, cpu.current()) + 0.5 * len(draws(*computed))
     return 20.0 + 2.0 * space.rows + points * max(arithmetic, moved / (50.0 if points * moved < CACHE else 30.0))
@@ -177,8 +170,8 @@ def _leaf(outputs: tuple[Expr, ...], read: tuple[int, ...], lies: tuple[str, ...
 def lanes_of(outputs: Sequence[Expr], path: cpu.Cpu) -> int:
     """Lanes of one step: what a register holds of the widest float, or where there is none of the widest type."""
     nodes = postorder(outputs)
-    widest = max((_size(n.dtype) for n in nodes if n.is_float), default=0)
-    return path.lanes(widest or max(_size(n.dtype) for n in nodes))
+    widest = max((size_of(n.dtype) for n in nodes if n.is_float), default=0)
+    return path.lanes(widest or max(size_of(n.dtype) for n in nodes))
 
 
 # ---- loops --------------------------------------------------------------------------------------------------------------
@@ -221,13 +214,14 @@ class Loops:
         if self.rank == 1:
             ins = self._moved(e, ins, [lo if how == FULL else word(0) for how in self.lies])
             whole = [e.b.sub(hi, lo), ins, self._moved_out(e, outs, lo), scalars]
+            tables = self.tables(e, ins, scalars)
             if streams := draws(*self.computed):
                 start, seed, count = take(3)
                 self._drawn_row(e, streams, e.b.add(start, lo), seed, count, *whole)
             else:
-                self.row(e, *whole)
+                self.row(e, *whole, tables=tables)
             return
-        inner = results[0][-1]
+        inner, tables = results[0][-1], self.tables(e, ins, scalars)
 
         def row(i: Any, at: list[Any]) -> list[Any]:
             start = e.b.mul(i, inner)
@@ -237,18 +231,18 @@ class Loops:
                 for c, s in zip(at, strides.get(k, []), strict=False):
                     offset = e.b.add(offset, e.b.mul(c, s))
                 offsets.append(offset)
-            self.row(e, inner, self._moved(e, ins, offsets), self._moved_out(e, outs, start), scalars)
+            self.row(e, inner, self._moved(e, ins, offsets), self._moved_out(e, outs, start), scalars, tables=tables)
             return _next(e, at, sizes)
 
         e.loop(lo, hi, 1, _coordinates(e, lo, sizes), row)
 
     def _moved(self, e: Emitter, addresses: Sequence[Any], offsets: Sequence[Any]) -> list[Any]:
         """Input addresses plus offsets in elements."""
-        return [e.address(a, e.times(o, _size(d))) for a, o, d in zip(addresses, offsets, self.dtypes, strict=True)]
+        return [e.address(a, e.times(o, size_of(d))) for a, o, d in zip(addresses, offsets, self.dtypes, strict=True)]
 
     def _moved_out(self, e: Emitter, addresses: Sequence[Any], offset: Any) -> list[Any]:
         """Output addresses plus an offset in elements."""
-        return [e.address(a, e.times(offset, _size(o.dtype))) for a, o in zip(addresses, self.outputs, strict=True)]
+        return [e.address(a, e.times(offset, size_of(o.dtype))) for a, o in zip(addresses, self.outputs, strict=True)]
 
     def _drawn_row(self, e: Emitter, streams: Sequence[int], start: Any, seed: Any, count: Any,
                    n: Any, ins: Sequence[Any], outs: Sequence[Any], scalars: Sequence[Any]) -> None:
@@ -265,20 +259,34 @@ class Loops:
         e.loop(0, n, SPAN, [], span)
 
     def vector(self, e: Emitter, lanes: int, raw: Sequence[Any], outs: Sequence[Any], scalars: Sequence[Any] = (),
-               mask: Any = None, words: dict[int, Any] | None = None) -> None:
+               mask: Any = None, words: dict[int, Any] | None = None, tables: Mapping[Expr, Table] = NOTHING) -> None:
         """One vector of each input, as it lies in memory, to one of each output; `scalars`: vectors of the
-        coefficients; `words`: what is drawn, by stream."""
-        vectors = {index: _unpacked(e, v, dtype) for index, v, dtype in zip(self.read, raw, self.dtypes, strict=True)}
-        values = Translator(e, lanes).values(self.computed, vectors, scalars, words)
+        coefficients; `words`: what is drawn, by stream; `tables`: what is looked up."""
+        vectors = {index: unpacked(e, v, dtype) for index, v, dtype in zip(self.read, raw, self.dtypes, strict=True)}
+        values = Translator(e, lanes).values(self.computed, vectors, scalars, words, tables)
         for y, o, value in zip(outs, self.outputs, values, strict=False):
-            e.store(_packed(e, value, o.dtype, bool(o.args)), y, mask)
+            e.store(packed(e, value, o.dtype, bool(o.args)), y, mask)
         self.look(e, values[len(self.outputs):], mask)
 
     def look(self, e: Emitter, values: Sequence[Any], mask: Any) -> None:
         """What was computed beyond the outputs, for lanes in `mask` (None: all)."""
 
+    def tables(self, e: Emitter, ins: Sequence[Any], scalars: Sequence[Any]) -> dict[Expr, Table]:
+        """Tables of what is looked up in all rows of a call, written here; the arguments are those of `row`."""
+        single = {k for k, how in enumerate(self.lies) if how == SCALAR}
+        what = tabulated(self.computed, frozenset(self.read[k] for k in single))
+        if what is None:
+            return {}
+        lanes = lanes_of(self.computed, e.path)
+        known = {self.read[k]: unpacked(e, e.splat(e.load(ins[k], stored(self.dtypes[k])), lanes), self.dtypes[k])
+                 for k in single}
+        numbers, addresses = [e.splat(x, lanes) for x in scalars], reserve(e, len(what.nodes))
+        fill(e, lanes, addresses,
+             lambda value: Translator(e, lanes).values(what.nodes, known, numbers, given={what.source: value}))
+        return {node: (what.source, address) for node, address in zip(what.nodes, addresses, strict=True)}
+
     def row(self, e: Emitter, n: Any, ins: Sequence[Any], outs: Sequence[Any], scalars: Sequence[Any] = (),
-            room: Mapping[int, Any] = NOTHING) -> None:
+            room: Mapping[int, Any] = NOTHING, tables: Mapping[Expr, Table] = NOTHING) -> None:
         """All elements of one contiguous run of outputs; `scalars`: the coefficients; `room`: where the random words of
         each stream lie."""
         lanes = lanes_of(self.computed, e.path)
@@ -293,10 +301,10 @@ class Loops:
                 if k in single:
                     raw.append(e.splat(single[k], lanes))
                 else:
-                    raw.append(e.load(e.address(ins[k], e.times(i, _size(dtype))), ir.VectorType(stored(dtype), lanes), mask))
+                    raw.append(e.load(e.address(ins[k], e.times(i, size_of(dtype))), ir.VectorType(stored(dtype), lanes), mask))
             words = {stream: e.load(e.address(at, e.times(i, 4)), ir.VectorType(INT32, lanes)) for stream, at in room.items()}
-            targets = [e.address(y, e.times(i, _size(o.dtype))) for y, o in zip(outs, self.outputs, strict=True)]
-            self.vector(e, lanes, raw, targets, numbers, mask, words)
+            targets = [e.address(y, e.times(i, size_of(o.dtype))) for y, o in zip(outs, self.outputs, strict=True)]
+            self.vector(e, lanes, raw, targets, numbers, mask, words, tables)
 
         def vectors(start: Any, stop: Any, lanes: int) -> None:
             numbers = wide(lanes)
@@ -331,258 +339,3 @@ def _next(e: Emitter, at: Sequence[Any], sizes: Sequence[Any]) -> list[Any]:
         result.append(e.b.select(over, word(0), c))
         carry = e.b.zext(over, WORD)
     return [e.b.add(at[0], carry), *reversed(result)]
-
-
-# ---- values -------------------------------------------------------------------------------------------------------------
-
-def stored(dtype: str) -> ir.Type:
-    """The element type in memory."""
-    return ir.IntType(16) if dtype in HALVES else LLVM[CODES[dtype]]
-
-
-def _held(dtype: str) -> ir.Type:
-    """The element type in registers: 16-bit floats are held as float32 (rounded after every operation), bool as one bit."""
-    return {"float16": ir.FloatType(), "bfloat16": ir.FloatType(), "bool": BIT}.get(dtype) or stored(dtype)
-
-
-def loaded(e: Emitter, at: Any, exprs: Sequence[Expr]) -> list[Any]:
-    """The coefficients of lifted expressions as registers hold them; their words lie in the argument block, from the
-    address `at` on."""
-    return [e.load(e.address(at, 8 * i), _held(dtype)) for i, dtype in enumerate(coefficients(*exprs))]
-
-
-def _unpacked(e: Emitter, raw: Any, dtype: str) -> Any:
-    if dtype == "bool":
-        return e.b.icmp_unsigned("!=", raw, ir.Constant(raw.type, None))
-    return half.widen(e, CODES[dtype], raw) if dtype in HALVES else raw
-
-
-def _packed(e: Emitter, value: Any, dtype: str, rounded: bool = False) -> Any:
-    """The value as memory holds it. rounded: it is an operation's, which has been rounded to its type."""
-    kind = ir.VectorType(stored(dtype), value.type.count)
-    if dtype == "bool":
-        return e.b.zext(value, kind)
-    return half.narrow(e, CODES[dtype], value, rounded) if dtype in HALVES else value
-
-
-class Translator:
-    """Expressions to vector values. A dtype decides between float, signed, unsigned and bool instructions."""
-
-    def __init__(self, e: Emitter, lanes: int) -> None:
-        self.e, self.b, self.lanes = e, e.b, lanes
-
-    def values(self, outputs: Sequence[Expr], inputs: dict[int, Any], scalars: Sequence[Any],
-               words: dict[int, Any] | None = None) -> list[Any]:
-        """The outputs' values; `inputs` holds a vector per variable, `scalars` one per coefficient, `words` one per
-        stream. A shared subexpression is computed once."""
-        known: dict[Expr, Any] = {}
-        for node in postorder(outputs):
-            if node.op == "var":
-                known[node] = inputs[int(node.value or 0)]
-            elif node.op == "coefficient":
-                known[node] = scalars[int(node.value or 0)]
-            elif node.op == "draw":
-                assert words is not None, "nobody drew"
-                known[node] = words[int(node.value or 0)]
-            elif node.op == "const":
-                known[node] = self.constant(node.dtype, node.value or 0)
-            else:
-                value = _EMITTERS[node.op](self, node, *[known[a] for a in node.args])
-                known[node] = _unpacked(self.e, _packed(self.e, value, node.dtype), node.dtype) if node.dtype in HALVES else value
-        return [known[o] for o in outputs]
-
-    def kind(self, dtype: str) -> ir.VectorType:
-        return ir.VectorType(_held(dtype), self.lanes)
-
-    def constant(self, dtype: str, number: float) -> Any:
-        return ir.Constant(self.kind(dtype), [number if "float" in dtype else int(number)] * self.lanes)
-
-    def compare(self, relation: str, dtype: str, x: Any, y: Any) -> Any:
-        if "float" in dtype:
-            return (self.b.fcmp_unordered if relation == "!=" else self.b.fcmp_ordered)(relation, x, y)
-        return (self.b.icmp_signed if dtype.startswith("int") else self.b.icmp_unsigned)(relation, x, y)
-
-
-Rule = Callable[..., Any]
-
-
-def _arithmetic(name: str) -> Rule:
-    """add, sub, mul: an LLVM instruction with an integer and a float form."""
-    def rule(t: Translator, node: Expr, x: Any, y: Any) -> Any:
-        return getattr(t.b, ("f" if node.is_float else "") + name)(x, y)
-    return rule
-
-
-def _bitwise(name: str) -> Rule:
-    return lambda t, _node, x, y: getattr(t.b, name)(x, y)
-
-
-def _comparison(relation: str) -> Rule:
-    return lambda t, node, x, y: t.compare(relation, node.args[0].dtype, x, y)
-
-
-def _intrinsic(name: str) -> Rule:
-    """A rounding or root that LLVM has; integers are unchanged by floor, ceil and round."""
-    return lambda t, node, x: t.e.unary(name, x) if node.is_float else x
-
-
-def _library(function: Callable[..., Any]) -> Rule:
-    return lambda t, _node, *args: function(t.e, *args)
-
-
-def _div(t: Translator, node: Expr, x: Any, y: Any) -> Any:
-    """Integers: 0 where the divisor is 0, and the least value by -1 wraps; the hardware would trap on both."""
-    if node.is_float:
-        return t.b.fdiv(x, y)
-    zero, one = t.constant(node.dtype, 0), t.constant(node.dtype, 1)
-    empty = t.b.icmp_signed("==", y, zero)
-    if not node.dtype.startswith("int"):
-        return t.b.select(empty, zero, t.b.udiv(x, t.b.select(empty, one, y)))
-    reverse = t.b.icmp_signed("==", y, t.constant(node.dtype, -1))
-    quotient = t.b.sdiv(x, t.b.select(t.b.or_(empty, reverse), one, y))
-    return t.b.select(empty, zero, t.b.select(reverse, t.b.neg(x), quotient))
-
-
-def _shift(left: bool) -> Rule:
-    """LLVM leaves open what a shift by all bits or more gives; a negative number of places is a large one without a sign."""
-    def rule(t: Translator, node: Expr, x: Any, y: Any) -> Any:
-        bits, signed = 8 * _size(node.dtype), node.dtype.startswith("int")
-        beyond = t.b.icmp_unsigned(">=", y, t.constant(node.dtype, bits))
-        if not left and signed:
-            return t.b.ashr(x, t.b.select(beyond, t.constant(node.dtype, bits - 1), y))
-        zero = t.constant(node.dtype, 0)
-        return t.b.select(beyond, zero, (t.b.shl if left else t.b.lshr)(x, t.b.select(beyond, zero, y)))
-    return rule
-
-
-def _neg(t: Translator, node: Expr, x: Any) -> Any:
-    return t.b.fneg(x) if node.is_float else t.b.neg(x)
-
-
-def _abs(t: Translator, node: Expr, x: Any) -> Any:
-    if node.is_float:
-        return t.e.unary("fabs", x)
-    return t.b.select(t.compare("<", node.dtype, x, t.constant(node.dtype, 0)), t.b.neg(x), x)
-
-
-def _sign(t: Translator, node: Expr, x: Any) -> Any:
-    """x itself where it is 0 or NaN."""
-    zero = t.constant(node.dtype, 0)
-    positive = t.b.select(t.compare(">", node.dtype, x, zero), t.constant(node.dtype, 1), x)
-    return t.b.select(t.compare("<", node.dtype, x, zero), t.constant(node.dtype, -1), positive)
-
-
-def _extreme(relation: str) -> Rule:
-    """maximum (x unless x < y) and minimum (x unless x > y); NaN of x passes by the comparison, NaN of y by a second
-    one, unless y is a number: coefficients are never NaN."""
-    def rule(t: Translator, node: Expr, x: Any, y: Any) -> Any:
-        chosen = t.b.select(t.compare(relation, node.dtype, x, y), y, x)
-        other = node.args[1]
-        if not node.is_float or other.op == "coefficient" or (other.op == "const" and not math.isnan(other.value or 0)):
-            return chosen
-        return t.b.select(t.b.fcmp_unordered("uno", y, y), y, chosen)
-    return rule
-
-
-def _pow(t: Translator, node: Expr, x: Any, y: Any) -> Any:
-    """Integers by squaring; beyond 63 only the parity of the exponent matters (0 and ±1; all else has overflowed)."""
-    if node.is_float:
-        return mathlib.pow_(t.e, x, y)
-
-    def k(number: int) -> Any:
-        return t.constant(node.dtype, number)
-
-    odd = t.b.and_(y, k(1))
-    large = t.compare(">", node.dtype, y, k(63))
-    exponent, square, power = t.b.select(large, t.b.or_(k(62), odd), y), x, k(1)
-    for bit in range(6):
-        chosen = t.b.icmp_unsigned("!=", t.b.and_(exponent, k(1 << bit)), k(0))
-        power = t.b.select(chosen, t.b.mul(power, square), power)
-        square = t.b.mul(square, square)
-    if not node.dtype.startswith("int"):
-        return power
-    minus = t.b.select(t.b.icmp_unsigned("!=", odd, k(0)), k(-1), k(1))
-    inverse = t.b.select(t.b.icmp_signed("==", x, k(-1)), minus, t.b.select(t.b.icmp_signed("==", x, k(1)), k(1), k(0)))
-    return t.b.select(t.b.icmp_signed("<", y, k(0)), inverse, power)
-
-
-def _fmod(t: Translator, node: Expr, x: Any, y: Any) -> Any:
-    if node.is_float:
-        return mathlib.fmod(t.e, x, y)
-    return t.b.sub(x, t.b.mul(_div(t, node, x, y), y))
-
-
-def _cast(t: Translator, node: Expr, x: Any) -> Any:
-    source, target = node.args[0].dtype, node.dtype
-    if source in NARROW:
-        source, x = narrow.BYTES.get(source, "float32"), narrow.decode(t.e, source, x)
-    if target in NARROW:
-        through = "int32" if target in narrow.INTEGERS else "float32" if source == "float32" or _size(source) <= 2 else "float64"
-        if target not in narrow.INTEGERS or "float" in source:
-            source, x = through, _convert(t, source, through, x)
-        elif source == "bool":
-            source, x = "uint8", _convert(t, source, "uint8", x)
-    return narrow.encode(t.e, target, x, node.op) if target in NARROW else _convert(t, source, target, x)
-
-
-def _convert(t: Translator, source: str, target: str, x: Any) -> Any:
-    """Numbers of one type as another, none of them narrow."""
-    kind = t.kind(target)
-    if source == target:
-        return x
-    if target == "bool":
-        return t.compare("!=", source, x, t.constant(source, 0))
-    if "float" in source and "float" in target:
-        wider, narrower = kind.element == ir.DoubleType(), x.type.element == ir.DoubleType()
-        return x if wider == narrower else t.b.fpext(x, kind) if wider else t.b.fptrunc(x, kind)
-    if "float" in source:
-        if _size(target) < 4 or target == "int32":
-            return _saturated(t, target, x)
-        name = f"llvm.fpto{'s' if target.startswith('int') else 'u'}i.sat.v{t.lanes}i{8 * _size(target)}"
-        return t.e.call(f"{name}.v{t.lanes}f{32 if x.type.element == ir.FloatType() else 64}", kind, [x])
-    signed = source.startswith("int")
-    if "float" in target:
-        return (t.b.sitofp if signed else t.b.uitofp)(x, kind)
-    if x.type.element.width >= kind.element.width:
-        return t.b.trunc(x, kind) if x.type != kind else x
-    return (t.b.sext if signed else t.b.zext)(x, kind)
-
-
-def _saturated(t: Translator, target: str, x: Any) -> Any:
-    """Floats as integers of at most 32 bits: towards zero, saturated, NaN as 0. What `llvm.fptosi.sat` says, which LLVM does lane by lane."""
-    bits, number = 8 * _size(target), lambda value: ir.Constant(x.type, [value] * t.lanes)
-    least, most = (-2.0 ** (bits - 1), 2.0 ** (bits - 1) - 1) if target.startswith("int") else (0.0, 2.0 ** bits - 1)
-    x = t.b.select(t.b.fcmp_ordered("ord", x, x), x, number(0.0))
-    x = t.b.select(t.b.fcmp_ordered(">", x, number(least)), x, number(least))
-    words = ir.VectorType(INT32, t.lanes)
-    if target == "int32":                                       # its largest number is none of float32
-        over = t.b.fcmp_ordered(">=", x, number(2.0 ** 31))
-        found = t.b.fptosi(t.b.select(over, number(0.0), x), words)
-        return t.b.select(over, ir.Constant(words, [2 ** 31 - 1] * t.lanes), found)
-    found = t.b.fptosi(t.b.select(t.b.fcmp_ordered("<", x, number(most)), x, number(most)), words)
-    return t.b.trunc(found, t.kind(target))
-
-
-_EMITTERS: dict[str, Rule] = {
-    "add": _arithmetic("add"), "sub": _arithmetic("sub"), "mul": _arithmetic("mul"), "div": _div, "neg": _neg,
-    "abs": _abs, "sign": _sign, "sqrt": _intrinsic("sqrt"),
-    "floor": _intrinsic("floor"), "ceil": _intrinsic("ceil"), "round": _intrinsic("rint"),
-    "exp": _library(mathlib.exp), "expm1": _library(mathlib.expm1), "log": _library(mathlib.log), "log1p": _library(mathlib.log1p),
-    "tanh": _library(mathlib.tanh), "sigmoid": _library(mathlib.sigmoid), "erf": _library(mathlib.erf),
-    "gelu": _library(mathlib.gelu),
-    "sin": _library(mathlib.sin), "cos": _library(mathlib.cos), "pow": _pow, "fmod": _fmod,
-    **{name: _library(function) for name, function in mathlib.RARE.items()},
-    "maximum": _extreme("<"), "minimum": _extreme(">"),
-    "lt": _comparison("<"), "le": _comparison("<="), "gt": _comparison(">"), "ge": _comparison(">="),
-    "eq": _comparison("=="), "ne": _comparison("!="),
-    "isnan": lambda t, _node, x: t.b.fcmp_unordered("uno", x, x),
-    "and": _bitwise("and_"), "or": _bitwise("or_"), "xor": _bitwise("xor"),
-    "not": lambda t, _node, x: t.b.not_(x),
-    "shl": _shift(True), "shr": _shift(False),
-    "where": lambda t, _node, condition, x, y: t.b.select(condition, x, y),
-    **{name: _cast for name in narrow.MODES.values()},
-    "stochastic": lambda t, node, x, words: rounding.emit_stochastic(t.e, node.dtype, x, words),
-    "away": lambda t, node, x: rounding.emit_away(t.e, node.dtype, x),
-    "remainder": lambda t, node, x, rounded: rounding.emit_remainder(t.e, node.args[1].dtype, x, rounded),
-    "joined": lambda t, node, rounded, rest: rounding.emit_joined(t.e, node.args[0].dtype, rounded, rest),
-}

@@ -18,7 +18,8 @@ import numpy as np
 from llvmlite import ir
 
 from ..elementwise.epilogue import Epilogue, Form
-from ..elementwise.loops import FULL, Loops, loaded, stored
+from ..elementwise.loops import FULL, Loops
+from ..elementwise.values import loaded, stored
 from ..isa import cpu
 from ..isa.vector import WORD, Emitter, itemsize, word
 from ..machine.call import Address, Out

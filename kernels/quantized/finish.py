@@ -6,7 +6,8 @@ from typing import Any
 
 from ..dtypes import CODES
 from ..elementwise.epilogue import Epilogue, Form
-from ..elementwise.loops import COLUMN, FULL, ROW, SCALAR, Loops, loaded
+from ..elementwise.loops import COLUMN, FULL, ROW, SCALAR, Loops
+from ..elementwise.values import loaded
 from ..gemm.problem import flat
 from ..isa import cpu
 from ..isa.vector import WORD, Emitter, itemsize, word
@@ -58,11 +59,12 @@ def _leaf(form: Form, by_column: bool, path: cpu.Cpu) -> Leaf:
         zero = word(0)
         c, *operands = [e.load(e.address(rest, 16 * i), WORD) for i in range(1 + len(kinds))]
         scalars = loaded(e, e.address(rest, 16 * (1 + len(kinds))), form.exprs)
+        tables = loops.tables(e, [block, *operands], scalars)
 
         def one(_: Any, at: list[Any]) -> list[Any]:
             offsets = {"full": at[1], "channel": at[2], "scalar": zero}
             sources = [place(e, block, at[0], "int32"), *(place(e, a, offsets[k], d) for a, k, d in zip(operands, kinds, form.dtypes, strict=True))]
-            loops.row(e, cols, sources, [place(e, c, at[1], result)], scalars)
+            loops.row(e, cols, sources, [place(e, c, at[1], result)], scalars, tables=tables)
             return [e.b.add(at[0], block_row), e.b.add(at[1], row), at[2] if by_column else e.address(at[2], 1)]
 
         def lying(_: Any, at: list[Any]) -> list[Any]:

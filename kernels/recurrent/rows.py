@@ -11,7 +11,8 @@ from typing import Any
 from ..dtypes import CODES
 from ..elementwise.coefficients import letters, lift
 from ..elementwise.expr import Expr, Number, Var, cast, flops, key, substitute, variables
-from ..elementwise.loops import FULL, Loops, loaded
+from ..elementwise.loops import FULL, Loops
+from ..elementwise.values import loaded
 from ..isa import cpu
 from ..isa.vector import Emitter, inlined_code, itemsize
 

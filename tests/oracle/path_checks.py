@@ -22,6 +22,7 @@ from test_half import halved, in_types
 from test_half_gemm import NUMPY as HALVES
 from test_half_gemm import run as run_halves
 from test_narrow import check as check_narrowed
+from test_tabulated import FORMS as quantised_forms
 
 from tileflow.graph import OPS, Op, TensorType, type_of
 from tileflow.graph.composite import declares
@@ -353,6 +354,14 @@ def test_operators_of_one_operand() -> None:
     for op, got in zip(ops, compute([op.expr(Var(0, "float32")) for op in ops], x), strict=True):
         with np.errstate(all="ignore"):
             np.testing.assert_allclose(got, op.reference(x)[0], rtol=1e-5, atol=1e-6, err_msg=str(op))
+
+
+def test_what_follows_from_numbers_of_8_bits() -> None:
+    by, values = np.full(1, 0.05, "float32"), np.arange(-128, 127, dtype="int8")
+    for form in quantised_forms:
+        got, want = (compute([form(Var(0, of), of)], values.astype(of), values.astype("float32"), by)[0]
+                     for of in ("int8", "int32"))
+        assert got.tobytes() == want.astype(got.dtype).tobytes()
 
 
 def test_half_expressions() -> None:
