@@ -34,7 +34,7 @@ def stored(dtype: str) -> ir.Type:
 
 
 def _held(dtype: str) -> ir.Type:
-    """The element type in registers: 16-bit floats are held as float32 (rounded after every operation), bool as a bit."""
+    """The type in registers: those of 16 bits are held as float32 (rounded after each operation), bool is a bit."""
     return {"float16": ir.FloatType(), "bfloat16": ir.FloatType(), "bool": BIT}.get(dtype) or stored(dtype)
 
 
@@ -146,7 +146,7 @@ def _div(t: Translator, node: Expr, x: Any, y: Any) -> Any:
 
 
 def _shift(left: bool) -> Rule:
-    """LLVM leaves open what a shift by all bits or more gives; a negative number of places is a large one without sign."""
+    """LLVM leaves open what a shift by all bits or more gives; a negative number of places is a large one unsigned."""
     def rule(t: Translator, node: Expr, x: Any, y: Any) -> Any:
         bits, signed = 8 * size_of(node.dtype), node.dtype.startswith("int")
         beyond = t.b.icmp_unsigned(">=", y, t.constant(node.dtype, bits))
