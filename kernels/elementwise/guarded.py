@@ -59,7 +59,7 @@ def _leaf(outputs: tuple[Expr, ...], watched: tuple[Expr, ...], read: tuple[int,
     words += ["i8"] * (3 if draws(*outputs, *watched) else 0)
 
     def guarded(e: Emitter, block: Any, lo: Any, hi: Any) -> Any:
-        return _Watching(outputs, read, dtypes, lies, 1, watched).emit_status(e, block, lo, hi)
+        return _Watching(outputs, read, dtypes, lies, 1, watched=watched).emit_status(e, block, lo, hi)
     return EmittedLeaf(guarded, ", ".join(words), key=name, path=path, checked=True)
 
 

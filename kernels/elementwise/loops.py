@@ -28,7 +28,7 @@ from ..machine.leaf import Leaf
 from ..random import SPAN, span_bits
 from .coefficients import letters, lift
 from .expr import Expr, draws, flops, key, postorder, variables
-from .tabulated import fill, reserve, tabulated
+from .tabulated import fill, pays, reserve, tabulated
 from .values import NOTHING, Table, Translator, loaded, packed, size_of, stored, unpacked
 
 GRAIN = 1024
@@ -114,7 +114,9 @@ def elementwise_call(outputs: Sequence[Expr], inputs: Sequence[In | Out | Work],
     space = collapse(shape, [a.shape for a in arrays.values()])
     lies = tuple(space.lies(k) for k in range(len(arrays)))
     lifted = lift(tuple(outputs))
-    leaf = _leaf(lifted.exprs, tuple(read), lies, len(space.dims), cpu.current())
+    fixed = frozenset(i for i, how in zip(read, lies, strict=True) if how == SCALAR)
+    looks_up = pays(lifted.exprs, fixed, math.prod(space.dims))
+    leaf = _leaf(lifted.exprs, tuple(read), lies, len(space.dims), looks_up, cpu.current())
     nanoseconds = cost_of(outputs, outputs, read, lies, space)
     if len(space.dims) == 1:
         args: list[Any] = [replace(a, shape=(1,) if how == SCALAR else space.dims)
@@ -148,10 +150,11 @@ def cost_of(computed: Sequence[Expr], written: Sequence[Expr], read: dict[int, E
 
 
 @functools.cache
-def _leaf(outputs: tuple[Expr, ...], read: tuple[int, ...], lies: tuple[str, ...], rank: int, path: cpu.Cpu) -> Leaf:
+def _leaf(outputs: tuple[Expr, ...], read: tuple[int, ...], lies: tuple[str, ...], rank: int, looks_up: bool,
+          path: cpu.Cpu) -> Leaf:
     """The leaf for these lifted expressions and this broadcast pattern; sizes, strides and coefficients are run-time
     arguments."""
-    name = hashlib.sha1(repr((key(*outputs), read, lies, rank, path.name)).encode()).hexdigest()[:16]
+    name = hashlib.sha1(repr((key(*outputs), read, lies, rank, looks_up, path.name)).encode()).hexdigest()[:16]
     dtypes = tuple(v.dtype for v in variables(*outputs).values())
     inner = "" if rank == 1 else ",:"
     words = ["i8"] * (rank - 2)
@@ -160,7 +163,7 @@ def _leaf(outputs: tuple[Expr, ...], read: tuple[int, ...], lies: tuple[str, ...
         words += ["i8"] * ((rank - 1) * (how in (ROW, COLUMN)))
     words += [*(f"{CODES[o.dtype]}[r{inner}]" for o in outputs), *letters(*outputs)]
     words += ["i8"] * (3 if draws(*outputs) else 0)
-    loops = Loops(outputs, read, dtypes, lies, rank)
+    loops = Loops(outputs, read, dtypes, lies, rank, looks_up)
 
     def elementwise(e: Emitter, block: Any, lo: Any, hi: Any) -> None:
         loops.emit(e, block, lo, hi)
@@ -185,6 +188,7 @@ class Loops:
     dtypes: tuple[str, ...]
     lies: tuple[str, ...]
     rank: int
+    looks_up: bool = False                                  # what follows from an 8-bit number (`tabulated`)
 
     @property
     def computed(self) -> tuple[Expr, ...]:
@@ -275,7 +279,7 @@ class Loops:
         """Tables of what is looked up in all rows of a call, written here; the arguments are those of `row`."""
         single = {k for k, how in enumerate(self.lies) if how == SCALAR}
         what = tabulated(self.computed, frozenset(self.read[k] for k in single))
-        if what is None:
+        if what is None or not self.looks_up:
             return {}
         lanes = lanes_of(self.computed, e.path)
         known = {self.read[k]: unpacked(e, e.splat(e.load(ins[k], stored(self.dtypes[k])), lanes), self.dtypes[k])

@@ -22,6 +22,10 @@ ENTRIES, MOST = 256, 4
 """Of a table, and tables at most."""
 
 
+MANY = 2048
+"""Elements from which tables pay."""
+
+
 @dataclass(frozen=True)
 class Tabulated:
     """Nodes that follow from the node `source`, an 8-bit number, and from what is the same for all elements."""
@@ -67,6 +71,11 @@ def _tops(exprs: Sequence[Expr], order: Sequence[Expr], found: set[Expr]) -> tup
 def _fits(node: Expr) -> bool:
     """Whether a word holds the value as a register does."""
     return node.dtype in ("float32", "int32", "uint32", "int16", "uint16", *BYTES)
+
+
+def pays(exprs: tuple[Expr, ...], fixed: frozenset[int], size: int) -> bool:
+    """Whether something of them is looked up where they are computed for `size` elements."""
+    return size >= MANY and tabulated(exprs, fixed) is not None
 
 
 def reserve(e: Emitter, count: int) -> list[Any]:

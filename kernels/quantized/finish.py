@@ -41,15 +41,17 @@ def arguments(epilogue: Epilogue | None, c: Out, channels: str) -> tuple[Out | C
     form = epilogue.form
     assert len(form.exprs) == 1
     names = [f"{CODES[form.exprs[0].dtype]}[:]", *([form.signature] if form.signature else [])]
-    follows = Address(_leaf(form, channels == "columns", cpu.current()), parse(", ".join(names)))
+    leaf = _leaf(form, channels == "columns", epilogue.looks_up, cpu.current())
+    follows = Address(leaf, parse(", ".join(names)))
     return Const.of([0], "i4"), [follows, flat(c), *epilogue.args]
 
 
 @functools.cache
-def _leaf(form: Form, by_column: bool, path: cpu.Cpu) -> Leaf:
+def _leaf(form: Form, by_column: bool, looks_up: bool, path: cpu.Cpu) -> Leaf:
     kinds, dtypes, result = form.kinds, ["int32", *form.dtypes], form.exprs[0].dtype
     lies = {"full": FULL, "scalar": SCALAR, "channel": ROW if by_column else COLUMN}
-    loops = Loops(form.exprs, tuple(range(len(kinds) + 1)), tuple(dtypes), (FULL, *(lies[kind] for kind in kinds)), 2)
+    how = (FULL, *(lies[kind] for kind in kinds))
+    loops = Loops(form.exprs, tuple(range(len(how))), tuple(dtypes), how, 2, looks_up)
 
     def place(e: Emitter, base: Any, index: Any, dtype: str) -> Any:
         return e.address(base, e.times(index, itemsize(CODES[dtype])))
@@ -71,5 +73,5 @@ def _leaf(form: Form, by_column: bool, path: cpu.Cpu) -> Leaf:
             e.loop(0, rows, 1, [*at, channel], one)
             return [e.b.add(at[0], block_line), e.b.add(at[1], line)]
         e.loop(0, lines, 1, [zero, start], lying)
-    by = "columns" if by_column else "rows"
+    by = ("columns" if by_column else "rows") + ("_looked_up" if looks_up else "")
     return EmittedLeaf(integer_epilogue, signature_of(WORDS), key=f"{form.key}_{by}_{path.name}", path=path)
