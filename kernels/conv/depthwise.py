@@ -101,10 +101,10 @@ def _depthwise(dtype: str, path: cpu.Cpu) -> Any:
     return emit
 
 
-def _line(dtype: str, path: cpu.Cpu, along: int, step: int) -> Any:
+def _line(dtype: str, path: cpu.Cpu, along: int, step: int, asks: bool) -> Any:
     """Likewise for outputs of one line: `along` taps to each of `lines`, a pixel for each `step`. Addresses are
     `pixel_step` bytes from output to output, which is below 0 where taps go backwards: the last output then is the
-    first one. Outputs `ahead` bytes on, and what those of a single step meet first, are asked for (0: nothing is)."""
+    first one. Where it `asks`, outputs `ahead` bytes on, and what those of a single step meet first, are asked for."""
     rows, made = BLOCK[0], summed(dtype)
     size, lanes = itemsize(made), path.lanes(itemsize(made))
     vectors = BLOCK[1] if BLOCK[1] * (along + rows + 1) < path.registers else 1  # a line's weights, sums and a pixel
@@ -114,7 +114,6 @@ def _line(dtype: str, path: cpu.Cpu, along: int, step: int) -> Any:
              w: Any, bias: Any, biased: Any, places: Any, ahead: Any) -> None:
         targets = [e.load(e.address(places, e.times(pixel_step, i)), WORD) for i in range(rows)]
         w_step = e.times(channels, size)
-        asks = e.b.icmp_signed("!=", ahead, word(0))
         last = e.b.mul(tap_step, e.b.sub(e.times(lines, along), word(1)))
         newest = e.address(sources, e.b.select(e.b.icmp_signed(">", pixel_step, word(0)), last, word(0)))
 
@@ -130,7 +129,7 @@ def _line(dtype: str, path: cpu.Cpu, along: int, step: int) -> Any:
         def chunk(k: Any, masks: list[Any]) -> None:
             offsets, rows_of_w, start = _begun(e, dtype, lanes, k, masks, bias, biased)
             count = len(masks)
-            with e.when(asks):
+            if asks:
                 ask(offsets)
 
             def line(_l: Any, state: list[Any]) -> list[Any]:
@@ -195,7 +194,7 @@ def _depthwise_weights(dtype: str, path: cpu.Cpu, taps: int) -> Any:
 @dataclass(frozen=True)
 class DepthwiseSizes(Numbers):
     """Images, channels, pixels of a unit of range; whether there is a bias; lines of taps, outputs of a line (0: they
-    are done one by one), and whether its taps go backwards; bytes that are asked for ahead."""
+    are done one by one), and whether its taps go backwards; how many bytes ahead is asked for what."""
 
     n: int
     c: int
@@ -220,14 +219,14 @@ class DepthwiseWeightSizes(Numbers):
 
 
 @functools.cache
-def _leaf(dtype: str, path: cpu.Cpu, along: tuple[int, int] | None) -> Leaf:
+def _leaf(dtype: str, path: cpu.Cpu, along: tuple[int, int] | None, asks: bool) -> Leaf:
     """`along`: one of ALONG, or None."""
     size, rows, wide = itemsize(dtype), BLOCK[0], itemsize(summed(dtype))
     part = max(CHANNELS, BLOCK[1] * path.lanes(wide))
     multiply = inlined_code(f"tileflow_depthwise_{dtype}_{path.name}",
                             "low, high, channels, taps, sources, tap_step, w, bias, biased, places", path,
                             _depthwise(dtype, path))
-    sweep, finish = _sweep(dtype, path, along), finisher()
+    sweep, finish = _sweep(dtype, path, along, asks), finisher()
 
     def conv_depthwise(x, w, bias, y, indirection, table, spare, s, lo, hi, epilogue, rest):  # type: ignore
         c, pixels = s.c, s.pixels
@@ -261,19 +260,20 @@ def _leaf(dtype: str, path: cpu.Cpu, along: tuple[int, int] | None) -> Leaf:
             finish(epilogue, rest, count, c, address_of(y), first * c, c, 0)
 
     signature = f"T[:], {summed(dtype)}[:], T[:], T[:], i8[:], i8[w,:], T[w,:], numbers, lo, hi{CALLED}"
-    return Leaf(conv_depthwise, signature.replace("T", dtype), key=f"{path.name} {along}", numbers=DepthwiseSizes)
+    return Leaf(conv_depthwise, signature.replace("T", dtype), key=f"{path.name} {along} {asks}",
+                numbers=DepthwiseSizes)
 
 
-def _sweep(dtype: str, path: cpu.Cpu, along: tuple[int, int] | None) -> Any:
+def _sweep(dtype: str, path: cpu.Cpu, along: tuple[int, int] | None, asks: bool) -> Any:
     """`_line` as bodies call it; without `along` what is never called."""
     if along is None:
         def nothing(_low, _high, _channels, _lines, _sources, _tap_step, _pixel_step,  # type: ignore[no-untyped-def]
                     _w, _bias, _biased, _places, _ahead):
             pass
         return nothing
-    return inlined_code(f"tileflow_depthwise_line_{dtype}_{path.name}_{along[0]}_{along[1]}",
+    return inlined_code(f"tileflow_depthwise_line_{dtype}_{path.name}_{along[0]}_{along[1]}_{asks}",
                         "low, high, channels, lines, sources, tap_step, pixel_step, w, bias, biased, places, ahead",
-                        path, _line(dtype, path, *along))
+                        path, _line(dtype, path, *along, asks))
 
 
 def _along(p: ConvProblem) -> tuple[int, int] | None:
@@ -319,17 +319,17 @@ def calls(p: ConvProblem, dtype: str, path: cpu.Cpu, *, biased: bool = False, ep
     c, made = p.groups, summed(dtype)
     pixels = max(BLOCK[0], min(PIXELS, -(-p.phase_pixels // UNITS)))
     along, axis = _along(p), p.axes[2]
+    asks = along is not None and p.far(dtype)
     laid = None if packed else panels(p, dtype, path)
     rows = In(1, (p.taps * c,)) if laid is None else laid.work(made)
     x = In(0, (p.elements_in,))
     args = (x, rows, In(2, (c,)) if biased else x, Out(0, (p.elements_out,)), p.indirection,
             Work("table", ((1 + p.taps) * (pixels + BLOCK[0]),), "i8"), Work("spare", (2 * c,), stored(dtype)),
             DepthwiseSizes(p.n, c, pixels, int(biased), p.taps // axis.taps, axis.out if along else 0,
-                           int(axis.tap_step < 0), AHEAD * c * itemsize(dtype) if p.far(dtype) else 0),
-            *arguments(epilogue))
+                           int(axis.tap_step < 0), AHEAD * c * itemsize(dtype)), *arguments(epilogue))
     estimate = p.flops / (SPEED * speed(made, path)) + (epilogue.cost if epilogue else 0.0)
     before = [] if laid is None else laid.inside(made)
-    return [*before, Call(_leaf(dtype, path, along), args, -(-p.phase_pixels // pixels) * p.phases, 1, estimate)]
+    return [*before, Call(_leaf(dtype, path, along, asks), args, -(-p.phase_pixels // pixels) * p.phases, 1, estimate)]
 
 
 def panels(p: ConvProblem, dtype: str, path: cpu.Cpu) -> WeightPanels:

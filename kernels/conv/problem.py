@@ -18,7 +18,7 @@ UNITS = 8
 """Units of range that are wanted at least, for the workers to share."""
 
 
-FAR = 3 << 20
+FAR = 4 << 20
 """Bytes of images and results together from which they are asked for ahead: they are beyond the second-level cache."""
 
 

@@ -334,7 +334,9 @@ def _leaves(path: str) -> list[Leaf]:
               for form in (0, 1, 2)),
             *(make("f4", capped, on) for make in (attention._forward_leaf, attention._backward_leaf)
               for capped in (False, True)),
-            *(depthwise._leaf("f4", on, along) for along in (None, (3, 1))), direct._leaf("f4", on, on.tile.rows),
+            *(depthwise._leaf("f4", on, along, asks)
+              for along, asks in ((None, False), ((3, 1), False), ((3, 1), True))),
+            direct._leaf("f4", on, on.tile.rows),
             winograd._panels("f4", on), winograd._leaf("f4", on), *_pools(on), *_norms(on), *_quantised(on),
             *_recurrent(on)]
 
