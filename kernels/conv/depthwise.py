@@ -104,21 +104,22 @@ def _depthwise(dtype: str, path: cpu.Cpu) -> Any:
 def _line(dtype: str, path: cpu.Cpu, along: int, step: int, asks: bool) -> Any:
     """Likewise for outputs of one line: `along` taps to each of `lines`, a pixel for each `step`. Addresses are
     `pixel_step` bytes from output to output, which is below 0 where taps go backwards: the last output then is the
-    first one. Where it `asks`, outputs `ahead` bytes on, and what those of a single step meet first, are asked for."""
+    first one. Where it `asks`, outputs AHEAD pixels on, and what those of a single step meet first, are asked for."""
     rows, made = BLOCK[0], summed(dtype)
     size, lanes = itemsize(made), path.lanes(itemsize(made))
     vectors = BLOCK[1] if BLOCK[1] * (along + rows + 1) < path.registers else 1  # a line's weights, sums and a pixel
     kind = vector(made, lanes)
 
     def emit(e: Emitter, low: Any, high: Any, channels: Any, lines: Any, sources: Any, tap_step: Any, pixel_step: Any,
-             w: Any, bias: Any, biased: Any, places: Any, ahead: Any) -> None:
+             w: Any, bias: Any, biased: Any, places: Any) -> None:
         targets = [e.load(e.address(places, e.times(pixel_step, i)), WORD) for i in range(rows)]
         w_step = e.times(channels, size)
-        last = e.b.mul(tap_step, e.b.sub(e.times(lines, along), word(1)))
-        newest = e.address(sources, e.b.select(e.b.icmp_signed(">", pixel_step, word(0)), last, word(0)))
 
         def ask(offsets: list[Any]) -> None:
             """For the pixels of another block: the hardware takes parts of pixels for no stream."""
+            ahead = e.times(channels, AHEAD * itemsize(dtype))
+            last = e.b.mul(tap_step, e.b.sub(e.times(lines, along), word(1)))
+            newest = e.address(sources, e.b.select(e.b.icmp_signed(">", pixel_step, word(0)), last, word(0)))
             for i, target in enumerate(targets):
                 pixel = e.load(e.address(newest, e.times(pixel_step, i)), WORD) if step == 1 else None
                 for offset in offsets:
@@ -194,7 +195,7 @@ def _depthwise_weights(dtype: str, path: cpu.Cpu, taps: int) -> Any:
 @dataclass(frozen=True)
 class DepthwiseSizes(Numbers):
     """Images, channels, pixels of a unit of range; whether there is a bias; lines of taps, outputs of a line (0: they
-    are done one by one), and whether its taps go backwards; how many bytes ahead is asked for what."""
+    are done one by one), and whether its taps go backwards."""
 
     n: int
     c: int
@@ -203,7 +204,6 @@ class DepthwiseSizes(Numbers):
     lines: int
     across: int
     backwards: int
-    ahead: int
 
 
 @dataclass(frozen=True)
@@ -251,7 +251,7 @@ def _leaf(dtype: str, path: cpu.Cpu, along: tuple[int, int] | None, asks: bool) 
                         if lined:  # the last block of a line begins before the one before it ends
                             at = addresses + (done + min(p, run - rows) + s.backwards * (rows - 1)) * 8
                             sweep(low, high, c, s.lines, at + pitch * 8, pitch * 8, 8 - 16 * s.backwards, factors,
-                                  address_of(bias), s.biased, at, s.ahead)
+                                  address_of(bias), s.biased, at)
                         else:  # what a block has beyond a line is right, and done again
                             at = addresses + (done + p) * 8
                             multiply(low, high, c, taps, at + pitch * 8, pitch * 8, factors, address_of(bias), s.biased,
@@ -268,11 +268,11 @@ def _sweep(dtype: str, path: cpu.Cpu, along: tuple[int, int] | None, asks: bool)
     """`_line` as bodies call it; without `along` what is never called."""
     if along is None:
         def nothing(_low, _high, _channels, _lines, _sources, _tap_step, _pixel_step,  # type: ignore[no-untyped-def]
-                    _w, _bias, _biased, _places, _ahead):
+                    _w, _bias, _biased, _places):
             pass
         return nothing
     return inlined_code(f"tileflow_depthwise_line_{dtype}_{path.name}_{along[0]}_{along[1]}_{asks}",
-                        "low, high, channels, lines, sources, tap_step, pixel_step, w, bias, biased, places, ahead",
+                        "low, high, channels, lines, sources, tap_step, pixel_step, w, bias, biased, places",
                         path, _line(dtype, path, *along, asks))
 
 
@@ -326,7 +326,7 @@ def calls(p: ConvProblem, dtype: str, path: cpu.Cpu, *, biased: bool = False, ep
     args = (x, rows, In(2, (c,)) if biased else x, Out(0, (p.elements_out,)), p.indirection,
             Work("table", ((1 + p.taps) * (pixels + BLOCK[0]),), "i8"), Work("spare", (2 * c,), stored(dtype)),
             DepthwiseSizes(p.n, c, pixels, int(biased), p.taps // axis.taps, axis.out if along else 0,
-                           int(axis.tap_step < 0), AHEAD * c * itemsize(dtype)), *arguments(epilogue))
+                           int(axis.tap_step < 0)), *arguments(epilogue))
     estimate = p.flops / (SPEED * speed(made, path)) + (epilogue.cost if epilogue else 0.0)
     before = [] if laid is None else laid.inside(made)
     return [*before, Call(_leaf(dtype, path, along, asks), args, -(-p.phase_pixels // pixels) * p.phases, 1, estimate)]

@@ -37,7 +37,7 @@ from ..machine.leaf import Leaf, parse
 from .coefficients import letters, lift
 from .expr import Expr, flops, key, variables
 from .loops import COLUMN, FULL, ROW, SCALAR, Loops, elementwise_call
-from .tabulated import pays
+from .tabulated import Tabulated, tabulated_for
 from .values import loaded
 
 KINDS = ("full", "channel", "scalar")
@@ -100,10 +100,11 @@ class Epilogue:
         assert self.retyped or read[0].dtype == self.exprs[0].dtype, "the product is replaced where it lies"
 
     @property
-    def looks_up(self) -> bool:
-        """Whether what follows from an 8-bit number is looked up."""
+    def looked_up(self) -> Tabulated | None:
+        """What follows from an 8-bit number, if that is looked up."""
         form = self.form
-        return pays(form.exprs, frozenset(i + 1 for i, kind in enumerate(form.kinds) if kind == "scalar"), self.size)
+        fixed = frozenset(i + 1 for i, kind in enumerate(form.kinds) if kind == "scalar")
+        return tabulated_for(self.size, form.exprs, fixed)
 
     @property
     def form(self) -> Form:
@@ -154,15 +155,15 @@ def arguments(epilogue: Epilogue | None, channels: str = "columns") -> list[Any]
     if epilogue is None:
         return [Address()]
     form = epilogue.form
-    leaf = _leaf(form, channels == "columns", epilogue.looks_up, cpu.current())
+    leaf = _leaf(form, channels == "columns", epilogue.looked_up, cpu.current())
     return [Address(leaf, parse(form.signature)), *epilogue.args]
 
 
 @functools.cache
-def _leaf(form: Form, by_column: bool, looks_up: bool, path: cpu.Cpu) -> Leaf:
+def _leaf(form: Form, by_column: bool, table: Tabulated | None, path: cpu.Cpu) -> Leaf:
     kinds, dtypes = ["full", *form.kinds], [form.exprs[0].dtype, *form.dtypes]
     lies = {"full": FULL, "scalar": SCALAR, "channel": ROW if by_column else COLUMN}
-    loops = Loops(form.exprs, tuple(range(len(kinds))), tuple(dtypes), tuple(lies[kind] for kind in kinds), 2, looks_up)
+    loops = Loops(form.exprs, tuple(range(len(kinds))), tuple(dtypes), tuple(lies[kind] for kind in kinds), 2, table)
 
     def epilogue(e: Emitter, block: Any, _lo: Any, _hi: Any) -> None:
         rest, rows, cols, c, start, row, channel = words_of(e, block, WORDS)
@@ -181,7 +182,7 @@ def _leaf(form: Form, by_column: bool, looks_up: bool, path: cpu.Cpu) -> Leaf:
                       tables=tables)
             return [e.b.add(at[0], row), at[1] if by_column else e.address(at[1], 1)]
         e.loop(0, rows, 1, [start, channel], one)
-    by = ("columns" if by_column else "rows") + ("_looked_up" if looks_up else "")
+    by = ("columns" if by_column else "rows") + ("_looked_up" if table else "")
     return EmittedLeaf(epilogue, signature_of(WORDS), key=f"{form.key}_{by}_{path.name}", path=path)
 
 

@@ -28,7 +28,7 @@ from ..machine.leaf import Leaf
 from ..random import SPAN, span_bits
 from .coefficients import letters, lift
 from .expr import Expr, draws, flops, key, postorder, variables
-from .tabulated import fill, pays, reserve, tabulated
+from .tabulated import Tabulated, fill, reserve, tabulated_for
 from .values import NOTHING, Table, Translator, loaded, packed, size_of, stored, unpacked
 
 GRAIN = 1024
@@ -115,8 +115,8 @@ def elementwise_call(outputs: Sequence[Expr], inputs: Sequence[In | Out | Work],
     lies = tuple(space.lies(k) for k in range(len(arrays)))
     lifted = lift(tuple(outputs))
     fixed = frozenset(i for i, how in zip(read, lies, strict=True) if how == SCALAR)
-    looks_up = pays(lifted.exprs, fixed, math.prod(space.dims))
-    leaf = _leaf(lifted.exprs, tuple(read), lies, len(space.dims), looks_up, cpu.current())
+    looked_up = tabulated_for(math.prod(space.dims), lifted.exprs, fixed)
+    leaf = _leaf(lifted.exprs, tuple(read), lies, len(space.dims), looked_up, cpu.current())
     nanoseconds = cost_of(outputs, outputs, read, lies, space)
     if len(space.dims) == 1:
         args: list[Any] = [replace(a, shape=(1,) if how == SCALAR else space.dims)
@@ -150,11 +150,11 @@ def cost_of(computed: Sequence[Expr], written: Sequence[Expr], read: dict[int, E
 
 
 @functools.cache
-def _leaf(outputs: tuple[Expr, ...], read: tuple[int, ...], lies: tuple[str, ...], rank: int, looks_up: bool,
+def _leaf(outputs: tuple[Expr, ...], read: tuple[int, ...], lies: tuple[str, ...], rank: int, table: Tabulated | None,
           path: cpu.Cpu) -> Leaf:
     """The leaf for these lifted expressions and this broadcast pattern; sizes, strides and coefficients are run-time
     arguments."""
-    name = hashlib.sha1(repr((key(*outputs), read, lies, rank, looks_up, path.name)).encode()).hexdigest()[:16]
+    name = hashlib.sha1(repr((key(*outputs), read, lies, rank, table is not None, path.name)).encode()).hexdigest()[:16]
     dtypes = tuple(v.dtype for v in variables(*outputs).values())
     inner = "" if rank == 1 else ",:"
     words = ["i8"] * (rank - 2)
@@ -163,7 +163,7 @@ def _leaf(outputs: tuple[Expr, ...], read: tuple[int, ...], lies: tuple[str, ...
         words += ["i8"] * ((rank - 1) * (how in (ROW, COLUMN)))
     words += [*(f"{CODES[o.dtype]}[r{inner}]" for o in outputs), *letters(*outputs)]
     words += ["i8"] * (3 if draws(*outputs) else 0)
-    loops = Loops(outputs, read, dtypes, lies, rank, looks_up)
+    loops = Loops(outputs, read, dtypes, lies, rank, table)
 
     def elementwise(e: Emitter, block: Any, lo: Any, hi: Any) -> None:
         loops.emit(e, block, lo, hi)
@@ -188,7 +188,7 @@ class Loops:
     dtypes: tuple[str, ...]
     lies: tuple[str, ...]
     rank: int
-    looks_up: bool = False                                  # what follows from an 8-bit number (`tabulated`)
+    looked_up: Tabulated | None = None
 
     @property
     def computed(self) -> tuple[Expr, ...]:
@@ -215,17 +215,17 @@ class Loops:
         outs = [r[0] for r in results]
         scalars = loaded(e, e.address(block, 8 * position), self.computed)
         position += len(scalars)
+        tables = self.tables(e, ins, scalars)
         if self.rank == 1:
             ins = self._moved(e, ins, [lo if how == FULL else word(0) for how in self.lies])
             whole = [e.b.sub(hi, lo), ins, self._moved_out(e, outs, lo), scalars]
-            tables = self.tables(e, ins, scalars)
             if streams := draws(*self.computed):
                 start, seed, count = take(3)
-                self._drawn_row(e, streams, e.b.add(start, lo), seed, count, *whole)
+                self._drawn_row(e, streams, e.b.add(start, lo), seed, count, *whole, tables=tables)
             else:
                 self.row(e, *whole, tables=tables)
             return
-        inner, tables = results[0][-1], self.tables(e, ins, scalars)
+        inner = results[0][-1]
 
         def row(i: Any, at: list[Any]) -> list[Any]:
             start = e.b.mul(i, inner)
@@ -249,7 +249,8 @@ class Loops:
         return [e.address(a, e.times(offset, size_of(o.dtype))) for a, o in zip(addresses, self.outputs, strict=True)]
 
     def _drawn_row(self, e: Emitter, streams: Sequence[int], start: Any, seed: Any, count: Any,
-                   n: Any, ins: Sequence[Any], outs: Sequence[Any], scalars: Sequence[Any]) -> None:
+                   n: Any, ins: Sequence[Any], outs: Sequence[Any], scalars: Sequence[Any],
+                   tables: Mapping[Expr, Table] = NOTHING) -> None:
         """`row` where the expressions draw from `streams`: the words of a SPAN of elements are drawn at a time, then read as an input is.
         `start`: the position of the first element, a multiple of SPAN, as all cuts of a range are."""
         room = {stream: e.b.ptrtoint(e.b.alloca(ir.ArrayType(INT32, SPAN)), WORD) for stream in streams}
@@ -259,7 +260,7 @@ class Loops:
             for stream, to in room.items():
                 span_bits(e, at, seed, count, stream, to)
             self.row(e, e.minimum(e.b.sub(n, i), word(SPAN)), self._moved(e, ins, [i if how == FULL else word(0) for how in self.lies]),
-                     self._moved_out(e, outs, i), scalars, room)
+                     self._moved_out(e, outs, i), scalars, room, tables)
         e.loop(0, n, SPAN, [], span)
 
     def vector(self, e: Emitter, lanes: int, raw: Sequence[Any], outs: Sequence[Any], scalars: Sequence[Any] = (),
@@ -277,13 +278,12 @@ class Loops:
 
     def tables(self, e: Emitter, ins: Sequence[Any], scalars: Sequence[Any]) -> dict[Expr, Table]:
         """Tables of what is looked up in all rows of a call, written here; the arguments are those of `row`."""
-        single = {k for k, how in enumerate(self.lies) if how == SCALAR}
-        what = tabulated(self.computed, frozenset(self.read[k] for k in single))
-        if what is None or not self.looks_up:
+        what = self.looked_up
+        if what is None:
             return {}
         lanes = lanes_of(self.computed, e.path)
         known = {self.read[k]: unpacked(e, e.splat(e.load(ins[k], stored(self.dtypes[k])), lanes), self.dtypes[k])
-                 for k in single}
+                 for k, how in enumerate(self.lies) if how == SCALAR}
         numbers, addresses = [e.splat(x, lanes) for x in scalars], reserve(e, len(what.nodes))
         fill(e, lanes, addresses,
              lambda value: Translator(e, lanes).values(what.nodes, known, numbers, given={what.source: value}))

@@ -20,8 +20,6 @@ LEAST = 40.0
 """Operations that a table must save: looking up takes about as long as half of them."""
 ENTRIES, MOST = 256, 4
 """Of a table, and tables at most."""
-
-
 MANY = 2048
 """Elements from which tables pay."""
 
@@ -73,9 +71,9 @@ def _fits(node: Expr) -> bool:
     return node.dtype in ("float32", "int32", "uint32", "int16", "uint16", *BYTES)
 
 
-def pays(exprs: tuple[Expr, ...], fixed: frozenset[int], size: int) -> bool:
-    """Whether something of them is looked up where they are computed for `size` elements."""
-    return size >= MANY and tabulated(exprs, fixed) is not None
+def tabulated_for(size: int, exprs: tuple[Expr, ...], fixed: frozenset[int]) -> Tabulated | None:
+    """What of them is looked up where they are computed for `size` elements."""
+    return tabulated(exprs, fixed) if size >= MANY else None
 
 
 def reserve(e: Emitter, count: int) -> list[Any]:

@@ -7,6 +7,7 @@ from typing import Any
 from ..dtypes import CODES
 from ..elementwise.epilogue import Epilogue, Form
 from ..elementwise.loops import COLUMN, FULL, ROW, SCALAR, Loops
+from ..elementwise.tabulated import Tabulated
 from ..elementwise.values import loaded
 from ..gemm.problem import flat
 from ..isa import cpu
@@ -41,17 +42,17 @@ def arguments(epilogue: Epilogue | None, c: Out, channels: str) -> tuple[Out | C
     form = epilogue.form
     assert len(form.exprs) == 1
     names = [f"{CODES[form.exprs[0].dtype]}[:]", *([form.signature] if form.signature else [])]
-    leaf = _leaf(form, channels == "columns", epilogue.looks_up, cpu.current())
+    leaf = _leaf(form, channels == "columns", epilogue.looked_up, cpu.current())
     follows = Address(leaf, parse(", ".join(names)))
     return Const.of([0], "i4"), [follows, flat(c), *epilogue.args]
 
 
 @functools.cache
-def _leaf(form: Form, by_column: bool, looks_up: bool, path: cpu.Cpu) -> Leaf:
+def _leaf(form: Form, by_column: bool, table: Tabulated | None, path: cpu.Cpu) -> Leaf:
     kinds, dtypes, result = form.kinds, ["int32", *form.dtypes], form.exprs[0].dtype
     lies = {"full": FULL, "scalar": SCALAR, "channel": ROW if by_column else COLUMN}
     how = (FULL, *(lies[kind] for kind in kinds))
-    loops = Loops(form.exprs, tuple(range(len(how))), tuple(dtypes), how, 2, looks_up)
+    loops = Loops(form.exprs, tuple(range(len(how))), tuple(dtypes), how, 2, table)
 
     def place(e: Emitter, base: Any, index: Any, dtype: str) -> Any:
         return e.address(base, e.times(index, itemsize(CODES[dtype])))
@@ -73,5 +74,5 @@ def _leaf(form: Form, by_column: bool, looks_up: bool, path: cpu.Cpu) -> Leaf:
             e.loop(0, rows, 1, [*at, channel], one)
             return [e.b.add(at[0], block_line), e.b.add(at[1], line)]
         e.loop(0, lines, 1, [zero, start], lying)
-    by = ("columns" if by_column else "rows") + ("_looked_up" if looks_up else "")
+    by = ("columns" if by_column else "rows") + ("_looked_up" if table else "")
     return EmittedLeaf(integer_epilogue, signature_of(WORDS), key=f"{form.key}_{by}_{path.name}", path=path)

@@ -26,14 +26,14 @@ MOST_STEPS = 512
 """Steps at most: each is a row of a table."""
 
 
-def state_elements(n: int) -> int:
-    """Of h, twice, and of c."""
-    return 3 * n
+def state_elements(n: int, gates: int) -> int:
+    """Of h, twice, and of c, and of what the first step makes of the biases."""
+    return (4 + gates) * n
 
 
 def step_elements(n: int, gates: int, width: int) -> int:
-    """Of one worker: the state's share of the gates of a panel's units, biases, and a state of zeros."""
-    return gates * width + (gates + 1) * n + n
+    """Of one worker: the state's share of the gates of a panel's units, and a state of zeros."""
+    return gates * width + n
 
 
 def step_leaf(dtype: str, what: RowPass) -> Leaf:
@@ -51,8 +51,7 @@ def _leaf(dtype: str, form: RowPass, path: cpu.Cpu) -> Leaf:
         n, gates, width = s.n, s.gates, s.width
         count, apart = (n + width - 1) // width, n * width * size
         t = s.steps - 1 - k if s.reverse & 1 else k
-        at_b = gates * width
-        at_0 = at_b + (gates + 1) * n
+        at_b, at_0 = 3 * n, gates * width
         new, held = address_of(states) + (1 - k % 2) * n * size, address_of(states) + 2 * n * size
         before = address_of(states) + k % 2 * n * size
         if k == 0:
@@ -69,22 +68,21 @@ def _leaf(dtype: str, form: RowPass, path: cpu.Cpu) -> Leaf:
                     move(1, units, address_of(c0) + own, 0, held + own, 0)
                 else:
                     states[2 * n + j:2 * n + j + units] = 0
-            if s.biased:
-                for gate in range(gates):
+                for gate in range(gates * s.biased):
                     own_b, shared_b = gate * n + j, (gates + gate) * n + j
                     if s.reset_after and gate == 2:
-                        to = address_of(scratch) + (at_b + own_b) * size
+                        to = address_of(states) + (at_b + own_b) * size
                         move(1, units, address_of(b) + own_b * size, 0, to, 0)
                         move(1, units, address_of(b) + shared_b * size, 0, to + n * size, 0)
                     else:
                         for i in range(units):
-                            scratch[at_b + own_b + i] = b[own_b + i] + b[shared_b + i]
+                            states[at_b + own_b + i] = b[own_b + i] + b[shared_b + i]
             for gate in range(gates):
                 multiply(1, n, width, before, 0, address_of(panels) + (gate * count + unit) * apart, apart, 1,
                          address_of(scratch) + gate * width * size, 0, 0)
             at, to_y = t * s.x_t * n * size, t * s.y_t * n * size
             cell(units, n, width * size, rest, address_of(x) + at * gates + own, address_of(scratch),
-                 address_of(scratch) + at_b * size + own, address_of(p) + own * s.peepholes, held + own, new + own,
+                 address_of(states) + at_b * size + own, address_of(p) + own * s.peepholes, held + own, new + own,
                  new + own, new + own, address_of(y) + to_y + own,
                  address_of(record) + (at * s.recorded + own) * s.record)
             if k == s.steps - 1:

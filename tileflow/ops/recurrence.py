@@ -363,7 +363,7 @@ class Recurrence(Recurrent):
                                   x.dtype if x.is_half else "")
             cost = self.cost(s, count, sum(p.flops for p in passes), cpu) * x.itemsize / 4
             if self.shared(s, types, cost, cpu):
-                state = Scratch("states", (state_elements(s.hidden),), dtype)
+                state = Scratch("states", (state_elements(s.hidden, cell.gates),), dtype)
                 own = Scratch("rows", (step_elements(s.hidden, cell.gates, width),), dtype)
                 one, = passes
                 read = (given[0], packed, given[2], *given[4:7])
