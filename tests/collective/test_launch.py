@@ -106,6 +106,56 @@ def test_ctrl_c_saves_after_a_whole_update_and_the_run_goes_on(tmp_path):
     assert gone(pids)
 
 
+SLOW = """import sys, time
+import tileflow
+from tileflow.callbacks import Callback
+
+class Slow(Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        open(sys.argv[1] + f"/begun{epoch}", "w").close()
+
+    def on_save(self, path):
+        time.sleep(5)
+
+try:
+    tileflow.train(sys.argv[2], data="digits", out=sys.argv[1] + "/run", epochs=100_000, replication_factor=2,
+                   micro_batch_size=4, checkpoint_every=0, callbacks=[Slow()])
+except KeyboardInterrupt as stop:
+    print(stop, file=sys.stderr)
+    sys.exit(130)
+"""
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("one_only", [False, True])
+def test_the_others_wait_until_a_slow_disk_has_the_state(one_only: bool, tmp_path):
+    (tmp_path / "slow.py").write_text(SLOW)
+    launcher = subprocess.Popen([sys.executable, "-m", "tileflow", "launch", "-n", "2", str(tmp_path / "slow.py"),
+                                 str(tmp_path), PACKAGED_MODELS[0]], stdout=subprocess.DEVNULL,
+                                stderr=subprocess.PIPE, text=True)
+    assert over(lambda: (tmp_path / "begun1").exists() or launcher.poll() is not None, 120)
+    os.kill(processes(launcher)[1] if one_only else launcher.pid, signal.SIGTERM)
+    said = communicated(launcher, 30)[1]
+    updates = re.search(r"Stopped after (\d+) updates; saved", said)
+    assert updates, said
+    assert len(load_checkpoint(tmp_path / "run" / "checkpoint.safetensors").tensors["optimizer.lr.history"]) == int(
+        updates[1])
+    assert launcher.returncode == 130, said
+
+
+@pytest.mark.exhaustive
+def test_a_request_before_anybody_listens_is_an_interruption(tmp_path):
+    (tmp_path / "idle.py").write_text("import sys, time\nopen(sys.argv[1] + '/there', 'w').close()\ntime.sleep(60)\n")
+    launcher = subprocess.Popen([sys.executable, "-m", "tileflow", "launch", "-n", "2", str(tmp_path / "idle.py"),
+                                 str(tmp_path)], stderr=subprocess.PIPE, text=True)
+    assert over((tmp_path / "there").exists, 60)
+    pids = processes(launcher)
+    launcher.send_signal(signal.SIGTERM)
+    said = communicated(launcher, SECONDS)[1]
+    assert (launcher.returncode, said) == (130, "tileflow: error: The processes have ended, as they were asked to.\n")
+    assert gone(pids)
+
+
 @pytest.mark.exhaustive
 def test_ctrl_c_at_a_terminal_asks_once(tmp_path):
     """A terminal tells all processes of its group: the launcher, and the others as well."""

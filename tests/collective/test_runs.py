@@ -3,6 +3,7 @@ with others."""
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ from groups import forked
 from tileflow.errors import OptionError, ProcessError
 
 import tileflow
-from tileflow import callbacks, nn
+from tileflow import callbacks, collective, nn
 from tileflow.runtime.checkpoint import load_checkpoint
+from tileflow.runtime.stop import Stop, asked_by_signals
 
 
 def data() -> tuple[np.ndarray, np.ndarray]:
@@ -93,3 +95,20 @@ def test_other_data_are_refused(tmp_path):
     found = forked(tmp_path / "group", 2, lambda rank: run(tmp_path / "run", rows=58 - rank))
     assert any(isinstance(f, OptionError) and "set of data or options" in str(f) for f in found), found
     assert all(isinstance(f, (OptionError, ProcessError)) for f in found)
+
+
+def test_a_request_that_comes_after_all_have_agreed_is_spent(tmp_path: Path):
+    """Whoever asks a group asks each of its processes, and some of them end before their own request comes."""
+    def work(rank: int) -> tuple[bool, bool, list[int]]:
+        came: list[int] = []
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda number, _: came.append(number))
+        stop = Stop(collective.current())
+        with asked_by_signals(stop):
+            if rank == 0:
+                signal.raise_signal(signal.SIGTERM)
+            stop.agree()
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)
+        return stop.is_set(), stop.is_asked(), came
+    assert forked(tmp_path, 2, work) == [(True, True, [signal.SIGTERM, signal.SIGINT]), (True, False, [signal.SIGINT])]

@@ -89,12 +89,28 @@ def test_one_that_goes_without_a_word_has_failed_and_one_that_says_so_has_not():
     lines[0].close()
     time.sleep(0.1)
     assert watch.first is None
-    watch.stop()
-    assert heard(lines[1]) == [(STOP, 0, "")]
     lines[1].close()
     until(lambda: watch.first)
     assert watch.sentence().startswith("Process 1 of 2 (on there) failed: it has ended without a word")
     assert watch.mute
+    watch.close()
+
+
+def test_one_that_goes_when_it_is_asked_to_has_not_failed():
+    """Nobody there listens yet, or any longer: the request has ended it, and the others may save what they have."""
+    watch = Watch(2)
+    lines = [caller(watch, rank) for rank in range(2)]
+    until(lambda: len(watch.members) == 2)
+    watch.stop()
+    assert [heard(line) for line in lines] == [[(STOP, 0, "")]] * 2
+    lines[1].close()
+    assert heard(lines[0]) == [(LEFT, 1, "")]
+    assert (watch.first, watch.went) == (None, True)
+    lines[0].send(FAILED, 0, "Process 1 has ended")
+    until(lambda: watch.first)
+    child = subprocess.Popen([sys.executable, "-c", "raise SystemExit(2)"])
+    end = hosts._watched(child, watch)
+    assert (end.code, end.again, end.cause) == (130, False, "Process 0 of 2 (on there) failed: Process 1 has ended.")
     watch.close()
 
 

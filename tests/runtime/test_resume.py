@@ -24,7 +24,7 @@ import tileflow
 from tileflow import cli, nn
 from tileflow.runtime.checkpoint import load_tensors, save_tensors
 from tileflow.runtime.run_folder import CHECKPOINT, FAILED
-from tileflow.runtime.stop import asked_by_signals
+from tileflow.runtime.stop import Stop, asked_by_signals
 from tileflow.system.errors import CheckpointError, Interrupted, TileflowError, TrainingError
 
 MODEL = Path(tileflow.__file__).parent / "data" / "digits_cnn.onnx"
@@ -143,7 +143,7 @@ def test_ctrl_c_in_a_terminal(tmp_path: Path, uninterrupted: Callable[[int], byt
 
 @pytest.mark.parametrize("asked", [signal.SIGINT, signal.SIGTERM])
 def test_a_second_signal_ends_at_once(asked: signal.Signals):
-    stop, before = threading.Event(), signal.getsignal(asked)
+    stop, before = Stop(None), signal.getsignal(asked)
     with asked_by_signals(stop):
         signal.raise_signal(asked)
         assert stop.is_set()

@@ -204,6 +204,8 @@ def _watched(child: subprocess.Popen[bytes], watch: Watch) -> End:
             code = INTERRUPTED                       # the request has met one that did not listen yet, or any longer
         return End(code, f"mpiexec ended with code {code}" if code else "", bool(code) and code not in FINAL,
                    shown=bool(watch.members))
+    if watch.went and not watch.mute:
+        return End(INTERRUPTED, watch.sentence())    # others have waited for it in vain
     return End(1 if watch.mute or code <= 0 else code, watch.sentence(), watch.mute or code not in FINAL)
 
 

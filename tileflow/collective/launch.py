@@ -17,7 +17,7 @@ from typing import Any
 from ..system.errors import OptionError
 from ..system.exit_codes import INTERRUPTED, NO_UPDATE, USER_ERROR
 from . import pinning
-from .control import BEAT, FAILED, Control
+from .control import BEAT, FAILED, LEFT, Control
 from .group import TOLD
 from .patience import Clock, silent, starves, used
 
@@ -61,14 +61,18 @@ def run(command: Sequence[str], count: int, threads: int | None = None, pin: boo
             with pinning.pinned(cpus[rank] if cpus else None):
                 children.append(_started(command, folder, rank, count, threads))
 
+        asked: list[int] = []
+
         def ask(number: int, again: bool) -> None:
             if number == signal.SIGINT and not again and _from_keyboard():
+                asked.append(number)
                 return                                      # a terminal has told the processes as well
+            asked.append(signal.SIGKILL if again else number)
             for child in children:
                 if child.poll() is None:
-                    child.send_signal(signal.SIGKILL if again else number)
+                    child.send_signal(asked[-1])
         with passed_on(ask):
-            return _watched(children, control, folder)
+            return _watched(children, control, folder, asked)
     except OSError as error:
         raise OptionError(f"The processes cannot be started: {error}.") from None
     finally:
@@ -116,24 +120,48 @@ def _from_keyboard() -> bool:
         return False
 
 
-def _watched(children: Sequence[subprocess.Popen[bytes]], control: Control, folder: Path) -> End:
-    """Wait until all have ended; the first that fails, dies or hangs ends all."""
+def _watched(children: Sequence[subprocess.Popen[bytes]], control: Control, folder: Path, asked: Sequence[int]) -> End:
+    """Wait until all have ended; the first that fails, dies or hangs ends all, but for one that ends since it is asked
+    to: the others are asked as well, and save what they have.
+
+    Args:
+        asked: the signals that have gone to the processes so far.
+    """
     clock, most = Clock(), silent()
     beats = [(0, clock.now(), 0.0)] * len(children)
-    while None in [child.poll() for child in children]:
+    broke, hung = -1, False
+    while broke < 0 and None in [child.poll() for child in children]:
         now = clock.now()
         for rank, child in enumerate(children):
             beat = int(control.lines[rank, BEAT])
             if beat != beats[rank][0] or not beat:
                 beats[rank] = beat, now, used(child.pid)
-            died = child.returncode is not None and child.returncode != 0
+            died = child.returncode not in (None, 0)
+            if died and _as_asked(child, asked):
+                if control.state(rank) < FAILED:
+                    control.end(rank, LEFT)                 # others that wait for it wait in vain
+                continue
             is_silent = now - beats[rank][1] > most
             hangs = child.returncode is None and is_silent and not starves(child.pid, beats[rank][2])
             if died or hangs:
-                return _ended(children, control, folder, rank, hangs)
-        clock.during(lambda: time.sleep(LOOK), LOOK)
-    failed = [rank for rank, child in enumerate(children) if child.returncode]
-    return _ended(children, control, folder, failed[0], False) if failed else End(0)
+                broke, hung = rank, hangs
+                break
+        else:
+            clock.during(lambda: time.sleep(LOOK), LOOK)
+    went = [_as_asked(child, asked) for child in children]
+    if broke < 0:
+        broke = next((r for r, child in enumerate(children) if child.returncode and not went[r]), -1)
+    end = End(0) if broke < 0 else _ended(children, control, folder, broke, hung)
+    if not any(went):
+        return end
+    cause = end.cause or "The processes have ended, as they were asked to."
+    return End(INTERRUPTED, cause, shown=end.shown or (broke < 0 and children[0].returncode == INTERRUPTED))
+
+
+def _as_asked(child: subprocess.Popen[bytes], asked: Sequence[int]) -> bool:
+    """Whether a process has ended as it was asked to: by itself, or, where it does not listen yet or any longer, by the
+    signal."""
+    return bool(asked) and (child.returncode == INTERRUPTED or -(child.returncode or 0) in asked)
 
 
 def _ended(children: Sequence[subprocess.Popen[bytes]], control: Control, folder: Path, rank: int, hangs: bool) -> End:

@@ -50,9 +50,9 @@ class Watch:
         self.members: dict[int, Member] = {}
         self._clock = Clock()
         self.first: tuple[int, str, str] | None = None
-        self.asked = self.mute = False
-        """asked: all were asked to end. mute: the first that failed has not said why: it was killed, hangs, or is out
-        of reach."""
+        self.asked = self.went = self.mute = False
+        """asked: all were asked to end. went: one that did not listen was ended by that. mute: the first that failed
+        has not said why: it was killed, hangs, or is out of reach."""
         self._lock, self._over = threading.Lock(), threading.Event()
         for work in (self._accept, self._beat):
             threading.Thread(target=work, name="tileflow-watch", daemon=True).start()
@@ -107,10 +107,14 @@ class Watch:
                 if kind == FAILED:
                     self._fail(rank, member, text)
                 elif kind == LEFT:
-                    member.left = True
-                    self._tell(LEFT, rank, "")
+                    self._left(rank, member)
         line.close()
-        if member is not None and not member.left and not self._over.is_set():
+        if member is None or member.left or self._over.is_set():
+            return
+        if self.asked:
+            self.went = True
+            self._left(rank, member)
+        else:
             self._fail(rank, member, GONE, mute=True)
 
     def _beat(self) -> None:
@@ -121,6 +125,10 @@ class Watch:
                 if not member.left and now - member.heard > self.silent:
                     self._fail(rank, member, f"it does not answer: it hangs, or {member.host} cannot be reached",
                                mute=True)
+
+    def _left(self, rank: int, member: Member) -> None:
+        member.left = True
+        self._tell(LEFT, rank, "")
 
     def _fail(self, rank: int, member: Member, cause: str, mute: bool = False) -> None:
         with self._lock:

@@ -42,20 +42,29 @@ class Stop:
 
 
 @contextmanager
-def asked_by_signals(stop: threading.Event) -> Iterator[None]:
-    """Ctrl-C or SIGTERM sets `stop`; a second one raises KeyboardInterrupt at once. Outside of the main thread, which
-    alone can take signals, nothing changes."""
+def asked_by_signals(stop: Stop) -> Iterator[None]:
+    """Ctrl-C or SIGTERM asks `stop`; a second one raises KeyboardInterrupt at once. Outside of the main thread, which
+    alone can take signals, nothing changes.
+
+    Whoever asks a group asks each of its processes. Where all have agreed before this one was asked, its own request is
+    still on its way: it is spent on what has ended, for nobody would listen to it any longer, and it would kill."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def on_signal(number: int, frame: Any) -> None:
-        if stop.is_set():
+        if stop.is_asked():
             raise KeyboardInterrupt
-        stop.set()
+        stop.asked.set()
+
+    def spent(*_: Any) -> None:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: set by other than Python
     before = {number: signal.signal(number, on_signal) for number in SIGNALS}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)          # None: set by other than Python
+        for number in SIGNALS:
+            signal.signal(number, spent)
+        if stop.is_asked() or not stop.is_set():
+            spent()

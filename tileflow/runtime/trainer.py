@@ -153,7 +153,7 @@ class Trainer:
             same_run(self._group, self._fingerprint)
         self._begin()
         self._agree()
-        with asked_by_signals(self._stop.asked):
+        with asked_by_signals(self._stop):
             try:
                 if self._is_due:                    # an evaluation that somebody interrupted
                     self._between()
@@ -175,6 +175,8 @@ class Trainer:
                 self.loader.terminate()
                 self.evaluator.close()
             path = self.save()
+            if self._group is not None:
+                self._group.barrier("the end of a run")     # who went before the state is written would end all
         return self._end(path)
 
     def _begin(self) -> None:
