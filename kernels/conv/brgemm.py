@@ -189,13 +189,14 @@ def _over_pixels(dtype: str, path: cpu.Cpu, rows: int) -> Any:
     vectors, size, lanes = path.tile.vectors, itemsize(made), path.lanes(itemsize(made))
     kind, terms, element = vector(made, lanes), vector(term, lanes), ELEMENTS[term]
 
-    def emit(e: Emitter, pixels: Any, a: Any, b: Any, c: Any, accumulate: Any) -> None:
+    def emit(e: Emitter, pixels: Any, a: Any, b: Any, c: Any, accumulate: Any, ahead: Any) -> None:
         places = [e.address(c, i * lanes * size) for i in range(rows * vectors)]
         for place in places[::vectors]:
             e.prefetch(place, write=True)
 
-        def pixel(_p: Any, state: list[Any]) -> list[Any]:
+        def pixel(p: Any, state: list[Any]) -> list[Any]:
             at_a, at_b, *sums = state
+            e.prefetch(e.address(ahead, e.times(p, LINE)), locality=2)
             right = [e.load(e.address(at_b, v * lanes * size), terms) for v in range(vectors)]
             for i in range(rows):
                 left = e.splat(e.load(e.address(at_a, i * size), element), lanes)
@@ -217,10 +218,11 @@ def _over_pixels(dtype: str, path: cpu.Cpu, rows: int) -> Any:
 
 @functools.cache
 def over_pixels(dtype: str, path: cpu.Cpu, rows: int) -> Any:
-    """The function `over_pixels(pixels, a, b, c, accumulate)`, the register kernel of the weight gradient.
+    """The function `over_pixels(pixels, a, b, c, accumulate, ahead)`, the register kernel of the weight gradient.
 
     C[i, j] (+)= the sum over pixels p of A[p, i] * B[p, j], for i < rows, j < `width`. All three are contiguous. Of
-    "b2", p counts pairs of pixels, which A and B hold in words of 32 bits; C is float32.
+    "b2", p counts pairs of pixels, which A and B hold in words of 32 bits; C is float32. With each p a line of the
+    cache is asked for, from the address `ahead` on.
     """
-    return inlined_code(f"tileflow_over_pixels_{dtype}_{path.name}_{rows}", "pixels, a, b, c, accumulate", path,
-                        _over_pixels(dtype, path, rows))
+    return inlined_code(f"tileflow_over_pixels_{dtype}_{path.name}_{rows}", "pixels, a, b, c, accumulate, ahead",
+                        path, _over_pixels(dtype, path, rows))

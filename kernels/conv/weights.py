@@ -3,7 +3,7 @@
 The register block is filters x channels: filters are broadcast from a packed copy of dy, channels are vectors of the image, read where it
 lies through the table of addresses. A unit of range is a share of all pixels for some channels; it goes through them in blocks and adds
 up its own blocks of weights [channel panel][tap][filter][channel]; few channels share a panel with those of the next
-tap. A last call adds the shares in order and writes ONNX's order.
+tap. Meanwhile it asks for what the next block reads. A last call adds the shares in order and writes ONNX's order.
 
 16-bit numbers are widened on the way; where the CPU multiplies pairs of bfloat16, two pixels are a word instead
 (gemm/pairs.py).
@@ -14,13 +14,13 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
-from ..gemm.micro import copy
+from ..gemm.micro import LINE, copy, transpose
 from ..gemm.pairs import LANES, weave
 from ..isa import cpu
 from ..isa.half import HALVES, summed, widen_rows
 from ..isa.vector import itemsize
 from ..machine.call import Call, In, Out, Work
-from ..machine.leaf import Leaf, Numbers, generic
+from ..machine.leaf import Leaf, Numbers
 from ..machine.places import address_of
 from .brgemm import over_pixels, width
 from .direct import filled
@@ -32,8 +32,9 @@ from .problem import UNITS, ConvProblem, speed
 
 PIXELS = 256              # pixels that are summed in registers at a time, about
 FILTERS = 192 * 1024      # bytes of a packed block of dy, about
-ROWS = 144                # products (taps times channels) for which a unit packs dy at least, about
+ROWS, MORE = 144, 400     # products (taps times channels) for which a unit packs dy at least, about; of many pixels
 RATE = 1.25               # speed as a part of `speed`: ResNet's shapes on one AVX2 core
+BESIDE = 0.16             # what a register block of filters takes beside them, in filters
 TOGETHER = 16             # filters that are written together
 
 
@@ -144,7 +145,8 @@ def _leaf(dtype: str, path: cpu.Cpu, rows: int) -> Leaf:
         c, oc, groups, taps, shares, pixels = s.c, s.oc, s.groups, s.taps, s.shares, s.pixels
         parts, filters = (c + s.channels - 1) // s.channels, (oc + rows - 1) // rows * rows
         panels, sets, total = (c + wide - 1) // wide, (taps + s.shared - 1) // s.shared, g.shape[0] // (groups * oc)
-        zero = address_of(spare)
+        zero, row = address_of(spare), groups * oc * given
+        whole = x.shape[0] * given if groups == 1 and parts <= 2 else 0             # else most of it were for others
         for i in range(c):
             spare[i] = 0
         for unit in range(lo, hi):
@@ -157,6 +159,9 @@ def _leaf(dtype: str, path: cpu.Cpu, rows: int) -> Leaf:
                 fill_table(indirection, 0, first, count, address_of(x) + group * c * given, groups * c * given, 0, 0,
                            zero, 0, table, pitch)
                 at = first * groups * oc + group * oc
+                after = min(total, first + 2 * pixels)                            # the block that comes next
+                lines, lines_g = address_of(x) + whole * (first + count) // total, address_of(g) + (first + count) * row
+                end, end_g = address_of(x) + whole * after // total, address_of(g) + after * row
                 pack(g, at, count, groups * oc, oc, packed)
                 if s.biased != 0 and part == 0:
                     add_rows(g, at, count, groups * oc, oc, db[(share * groups + group) * oc:], accumulate, spare[c:])
@@ -169,39 +174,52 @@ def _leaf(dtype: str, path: cpu.Cpu, rows: int) -> Leaf:
                             spread(c - k, terms, address_of(table) + (1 + tap) * pitch * 8, k * given,
                                    address_of(strip) + wide // s.shared * i * size, s.shared - 1)
                         for o in range(0, filters, rows):
+                            ahead = address_of(packed)
+                            if lines_g < end_g:
+                                ahead, lines_g = lines_g, lines_g + terms * LINE
+                            elif lines < end:
+                                ahead, lines = lines, lines + terms * LINE
                             multiply(terms, address_of(packed) + o * terms * size, address_of(strip),
-                                     to + o * wide * size, accumulate)
+                                     to + o * wide * size, accumulate, ahead)
 
     signature = f"{dtype}[:], {dtype}[:], T[:], T[:], i8[:], i8[w,:], T[w,:], T[w,:], T[w,:], numbers, lo, hi"
     return Leaf(conv_weights, signature.replace("T", made), key=f"{path.name} {rows} {pairs}", numbers=GradientSizes)
 
 
-@generic("T[:], T[:], numbers, lo, hi", numbers=Panelled)
-def conv_unpanel(work, dw, s, lo, hi):                                                                                       # type: ignore
-    """dw [group, filter][c][tap] = the sum over shares of work, as `Panelled` says.
+@functools.cache
+def _unpanel(dtype: str, path: cpu.Cpu) -> Leaf:
+    size, turn = itemsize(dtype), transpose(dtype)
 
-    A unit of range is TOGETHER filters of one group; `filters` counts those of `work`.
-    """
-    c, oc, taps, filters, wide = s.c, s.oc, s.taps, s.filters, s.wide
-    panels, sets, joined = (c + wide - 1) // wide, (oc + TOGETHER - 1) // TOGETHER, (taps + s.shared - 1) // s.shared
-    for unit in range(lo, hi):
-        group, first = unit // sets, unit % sets * TOGETHER
-        last = min(first + TOGETHER, oc)
-        for panel in range(panels):
-            k, count = panel * wide, min(wide, c - panel * wide)
-            for tap in range(taps):
-                for share in range(s.shares):
-                    at = (((share * s.groups + group) * panels + panel) * joined + tap // s.shared) * filters * wide
-                    at += tap % s.shared * (wide // s.shared)
-                    for o in range(first, last):
-                        row = work[at + o * wide:at + o * wide + count]
-                        target = dw[((group * oc + o) * c + k) * taps + tap:]
-                        if share == 0:
-                            for i in range(count):
-                                target[i * taps] = row[i]
-                        else:
-                            for i in range(count):
-                                target[i * taps] += row[i]
+    def conv_unpanel(work, dw, block, s, lo, hi):  # type: ignore
+        """dw [group, filter][c][tap] = the sum over shares of work, as `Panelled` says.
+
+        A unit of range is TOGETHER filters of one group; `filters` counts those of `work`.
+        """
+        c, oc, taps, filters, wide = s.c, s.oc, s.taps, s.filters, s.wide
+        panels, sets = (c + wide - 1) // wide, (oc + TOGETHER - 1) // TOGETHER
+        joined = (taps + s.shared - 1) // s.shared
+        for unit in range(lo, hi):
+            group, first = unit // sets, unit % sets * TOGETHER
+            for o in range(first, min(first + TOGETHER, oc)):
+                for panel in range(panels):
+                    k, count = panel * wide, min(wide, c - panel * wide)
+                    for tap in range(taps):
+                        total = block[tap * wide:tap * wide + count]
+                        for share in range(s.shares):
+                            at = (((share * s.groups + group) * panels + panel) * joined + tap // s.shared) * filters
+                            at = (at + o) * wide + tap % s.shared * (wide // s.shared)
+                            row = work[at:at + count]
+                            if share == 0:
+                                for i in range(count):
+                                    total[i] = row[i]
+                            else:
+                                for i in range(count):
+                                    total[i] += row[i]
+                    turn(taps, count, address_of(block), wide * size,
+                         address_of(dw) + ((group * oc + o) * c + k) * taps * size, taps * size)
+
+    return Leaf(conv_unpanel, "T[:], T[:], T[w,:], numbers, lo, hi".replace("T", dtype), key=path.name,
+                numbers=Panelled)
 
 
 def serves(p: ConvProblem, dtype: str, path: cpu.Cpu) -> bool:
@@ -215,22 +233,28 @@ def cost(p: ConvProblem, dtype: str, path: cpu.Cpu) -> float:
     return p.flops / (rate * RATE * filled(p.c, p.oc, wide, wide))
 
 
-def _rows(dtype: str, path: cpu.Cpu) -> int:
-    """Filters of a register block; of pairs, with sums enough for the latency of an instruction, and few that are of no
-    filter."""
-    return LANES // path.tile.vectors if in_pairs(dtype, path) else path.tile.rows
+def _rows(oc: int, dtype: str, path: cpu.Cpu) -> int:
+    """Filters of a register block: as many as it holds, or two thirds of that where fewer then are of no filter; of
+    pairs, with sums enough for the latency of an instruction."""
+    if in_pairs(dtype, path):
+        return LANES // path.tile.vectors
+    most = path.tile.rows
+    return min((most, most * 2 // 3), key=lambda rows: -(-oc // rows) * (rows + BESIDE))
 
 
 def _channels(p: ConvProblem, wide: int) -> int:
-    """Channels of a unit, whole panels of `wide` each."""
+    """Channels of a unit, whole panels of `wide` each: the more, the seldomer dy is packed, and the more shares of the
+    weights there are to be summed, which counts where pixels are few beside weights of a filter."""
     panels = -(-p.c // wide)
-    return max(-(-panels // UNITS), min(panels, -(-ROWS // (p.taps * wide)))) * wide
+    rows = MORE if p.n * p.pixels_out >= 3 * p.c * p.taps else ROWS
+    return max(-(-panels // UNITS), min(panels, -(-rows // (p.taps * wide)))) * wide
 
 
 def _cut(p: ConvProblem, dtype: str, path: cpu.Cpu) -> tuple[int, int, int]:
     """In how many blocks pixels are summed, of how many shares the sums are, and pixels of a block: bits follow from
     these."""
-    rows, made, grain, total = _rows(dtype, path), summed(dtype), 2 if in_pairs(dtype, path) else 1, p.n * p.pixels_out
+    rows, made, total = _rows(p.oc, dtype, path), summed(dtype), p.n * p.pixels_out
+    grain = 2 if in_pairs(dtype, path) else 1
     filters, parts = -(-p.oc // rows) * rows, -(-p.c // _channels(p, width(made, path)))
     blocks = -(-total // max(64, min(PIXELS, FILTERS // (filters * itemsize(made)))))
     pixels = -(-total // (blocks * grain)) * grain
@@ -241,7 +265,7 @@ def _cut(p: ConvProblem, dtype: str, path: cpu.Cpu) -> tuple[int, int, int]:
 def calls(p: ConvProblem, dtype: str, path: cpu.Cpu, *, biased: bool) -> list[Call]:
     """dw [groups * oc, c, *taps] (output 0) and, when `biased`, db (1) of the convolution `p` from x (input 0) and dy (1)."""
     made = summed(dtype)
-    wide, rows = width(made, path), _rows(dtype, path)
+    wide, rows = width(made, path), _rows(p.oc, dtype, path)
     filters, panels, total = -(-p.oc // rows) * rows, -(-p.c // wide), p.n * p.pixels_out
     blocks, shares, pixels = _cut(p, dtype, path.yardstick)
     channels = _channels(p, wide)
@@ -255,9 +279,10 @@ def calls(p: ConvProblem, dtype: str, path: cpu.Cpu, *, biased: bool) -> list[Ca
             Work("table", ((1 + p.taps) * pixels,), "i8"), Work("packed", (filters * pixels + LANES,), made),
             Work("strip", (wide * pixels,), made), Work("spare", (p.c + 2 * p.oc,), made),
             GradientSizes(p.c, p.oc, p.groups, p.taps, shares, blocks, pixels, channels, shared, int(biased)))
-    last = (dw, Out(0, (p.weights,)), Panelled(shares, p.groups, p.c, p.oc, p.taps, filters, wide, shared))
+    last = (dw, Out(0, (p.weights,)), Work("turned", (p.taps * wide,), made),
+            Panelled(shares, p.groups, p.c, p.oc, p.taps, filters, wide, shared))
     done = [Call(_leaf(dtype, path, rows), args, parts * p.groups * shares, 1, p.flops / speed(made, path)),
-            Call(conv_unpanel[made], last, p.groups * -(-p.oc // TOGETHER), 1, p.weights * shares * 0.5)]
+            Call(_unpanel(made, path), last, p.groups * -(-p.oc // TOGETHER), 1, p.weights * shares * 0.5)]
     if biased and shares > 1:
         done.append(Call(add_shares[made], (Work("bias", (shares, biases), made), Out(1, (biases,))), biases, 1024, shares * biases * 0.1))
     return rounded_results(done, dtype)
