@@ -184,12 +184,12 @@ def _blocks(dtype: str, path: cpu.Cpu, rows: int, vectors: int, panel: int) -> A
     return each
 
 
-def _over_pixels(dtype: str, path: cpu.Cpu, rows: int) -> Any:
+def _over_pixels(dtype: str, path: cpu.Cpu, rows: int, vectors: int, where: bool) -> Any:
     (term, multiply), made = _terms(dtype), summed(dtype)
-    vectors, size, lanes = path.tile.vectors, itemsize(made), path.lanes(itemsize(made))
+    size, lanes = itemsize(made), path.lanes(itemsize(made))
     kind, terms, element = vector(made, lanes), vector(term, lanes), ELEMENTS[term]
 
-    def emit(e: Emitter, pixels: Any, a: Any, b: Any, c: Any, accumulate: Any, ahead: Any) -> None:
+    def emit(e: Emitter, pixels: Any, a: Any, b: Any, shift: Any, c: Any, accumulate: Any, ahead: Any) -> None:
         places = [e.address(c, i * lanes * size) for i in range(rows * vectors)]
         for place in places[::vectors]:
             e.prefetch(place, write=True)
@@ -197,12 +197,13 @@ def _over_pixels(dtype: str, path: cpu.Cpu, rows: int) -> Any:
         def pixel(p: Any, state: list[Any]) -> list[Any]:
             at_a, at_b, *sums = state
             e.prefetch(e.address(ahead, e.times(p, LINE)), locality=2)
-            right = [e.load(e.address(at_b, v * lanes * size), terms) for v in range(vectors)]
+            source = e.address(e.load(at_b, WORD), shift) if where else at_b
+            right = [e.load(e.address(source, v * lanes * size), terms) for v in range(vectors)]
             for i in range(rows):
                 left = e.splat(e.load(e.address(at_a, i * size), element), lanes)
                 for v in range(vectors):
                     sums[i * vectors + v] = multiply(e, left, right[v], sums[i * vectors + v])
-            return [e.address(at_a, rows * size), e.address(at_b, vectors * lanes * size), *sums]
+            return [e.address(at_a, rows * size), e.address(at_b, 8 if where else vectors * lanes * size), *sums]
 
         zero = ir.Constant(kind, None)
         _, _, *sums = e.loop(0, pixels, 1, [a, b, *([zero] * (rows * vectors))], pixel)
@@ -217,12 +218,14 @@ def _over_pixels(dtype: str, path: cpu.Cpu, rows: int) -> Any:
 
 
 @functools.cache
-def over_pixels(dtype: str, path: cpu.Cpu, rows: int) -> Any:
-    """The function `over_pixels(pixels, a, b, c, accumulate, ahead)`, the register kernel of the weight gradient.
+def over_pixels(dtype: str, path: cpu.Cpu, rows: int, vectors: int, where: bool = False) -> Any:
+    """The function `over_pixels(pixels, a, b, shift, c, accumulate, ahead)`, the register kernel of the weight gradient.
 
-    C[i, j] (+)= the sum over pixels p of A[p, i] * B[p, j], for i < rows, j < `width`. All three are contiguous. Of
-    "b2", p counts pairs of pixels, which A and B hold in words of 32 bits; C is float32. With each p a line of the
-    cache is asked for, from the address `ahead` on.
+    C[i, j] (+)= the sum over pixels p of A[p, i] * B[p, j], for i < rows, j < those of `vectors`. All three are
+    contiguous, but with `where` the address of row p of B is the word at b + 8 * p, plus `shift`. Of "b2", p counts
+    pairs of pixels, which A and B hold in words of 32 bits; C is float32. With each p a line of the cache is asked for,
+    from the address `ahead` on.
     """
-    return inlined_code(f"tileflow_over_pixels_{dtype}_{path.name}_{rows}", "pixels, a, b, c, accumulate, ahead",
-                        path, _over_pixels(dtype, path, rows))
+    return inlined_code(f"tileflow_over_pixels_{dtype}_{path.name}_{rows}_{vectors}_{where}",
+                        "pixels, a, b, shift, c, accumulate, ahead", path,
+                        _over_pixels(dtype, path, rows, vectors, where))

@@ -22,7 +22,7 @@ from ..isa.vector import itemsize
 from ..machine.call import Call, In, Out, Work
 from ..machine.leaf import Leaf, Numbers
 from ..machine.places import address_of
-from .brgemm import over_pixels, width
+from .brgemm import over_pixels
 from .direct import filled
 from .gather import gather_channels, gather_columns
 from .indirection import fill_table
@@ -33,7 +33,8 @@ from .problem import UNITS, ConvProblem, speed
 PIXELS = 256              # pixels that are summed in registers at a time, about
 FILTERS = 192 * 1024      # bytes of a packed block of dy, about
 ROWS, MORE = 144, 400     # products (taps times channels) for which a unit packs dy at least, about; of many pixels
-RATE = 1.25               # speed as a part of `speed`: ResNet's shapes on one AVX2 core
+RATE = 1.35               # speed as a part of `speed`: ResNet's shapes on one AVX2 core
+NEAR = 1024               # bytes of a pixel that is read where it lies, at most
 BESIDE = 0.16             # what a register block of filters takes beside them, in filters
 TOGETHER = 16             # filters that are written together
 
@@ -134,10 +135,11 @@ def _pair_packer(path: cpu.Cpu, rows: int) -> Any:
 
 
 @functools.cache
-def _leaf(dtype: str, path: cpu.Cpu, rows: int) -> Leaf:
+def _leaf(dtype: str, path: cpu.Cpu, rows: int, vectors: int, lies: bool) -> Leaf:
     given, made, pairs = itemsize(dtype), summed(dtype), in_pairs(dtype, path)
-    size, wide, add_rows, grain = itemsize(made), width(made, path), sum_rows(dtype, path), 2 if pairs else 1
-    multiply = over_pixels(dtype if pairs else made, path, rows)
+    size, add_rows, grain = itemsize(made), sum_rows(dtype, path), 2 if pairs else 1
+    wide = vectors * path.lanes(size)
+    multiply = over_pixels(dtype if pairs else made, path, rows, vectors, lies)
     pack = _pair_packer(path, rows) if pairs else _packer(dtype, path, rows)
     spread = gather_channels(dtype, path, pairs)
 
@@ -169,7 +171,7 @@ def _leaf(dtype: str, path: cpu.Cpu, rows: int) -> Leaf:
                     panel = ((share * groups + group) * panels + k // wide) * sets
                     for number in range(sets):
                         to = address_of(dw) + (panel + number) * filters * wide * size
-                        for i in range(min(s.shared, taps - number * s.shared)):
+                        for i in range(0 if lies else min(s.shared, taps - number * s.shared)):
                             tap = number * s.shared + i
                             spread(c - k, terms, address_of(table) + (1 + tap) * pitch * 8, k * given,
                                    address_of(strip) + wide // s.shared * i * size, s.shared - 1)
@@ -179,11 +181,13 @@ def _leaf(dtype: str, path: cpu.Cpu, rows: int) -> Leaf:
                                 ahead, lines_g = lines_g, lines_g + terms * LINE
                             elif lines < end:
                                 ahead, lines = lines, lines + terms * LINE
-                            multiply(terms, address_of(packed) + o * terms * size, address_of(strip),
+                            at_b = address_of(table) + (1 + number) * pitch * 8 if lies else address_of(strip)
+                            multiply(terms, address_of(packed) + o * terms * size, at_b, k * given,
                                      to + o * wide * size, accumulate, ahead)
 
     signature = f"{dtype}[:], {dtype}[:], T[:], T[:], i8[:], i8[w,:], T[w,:], T[w,:], T[w,:], numbers, lo, hi"
-    return Leaf(conv_weights, signature.replace("T", made), key=f"{path.name} {rows} {pairs}", numbers=GradientSizes)
+    return Leaf(conv_weights, signature.replace("T", made), key=f"{path.name} {rows} {vectors} {pairs} {lies}",
+                numbers=GradientSizes)
 
 
 @functools.cache
@@ -229,17 +233,34 @@ def serves(p: ConvProblem, dtype: str, path: cpu.Cpu) -> bool:
 
 def cost(p: ConvProblem, dtype: str, path: cpu.Cpu) -> float:
     """Estimated nanoseconds on one core, from measured rates."""
-    wide, rate = width(summed(dtype), path), speed(dtype if in_pairs(dtype, path) else summed(dtype), path)
+    wide, rate = _shape(p, dtype, path).wide, speed(dtype if in_pairs(dtype, path) else summed(dtype), path)
     return p.flops / (rate * RATE * filled(p.c, p.oc, wide, wide))
 
 
-def _rows(oc: int, dtype: str, path: cpu.Cpu) -> int:
-    """Filters of a register block: as many as it holds, or two thirds of that where fewer then are of no filter; of
-    pairs, with sums enough for the latency of an instruction."""
-    if in_pairs(dtype, path):
-        return LANES // path.tile.vectors
-    most = path.tile.rows
-    return min((most, most * 2 // 3), key=lambda rows: -(-oc // rows) * (rows + BESIDE))
+@dataclass(frozen=True)
+class _Shape:
+    """Of a register block: rows of filters, vectors of channels, which are so many (`wide`), and whether these are read
+    where they lie."""
+
+    rows: int
+    vectors: int
+    wide: int
+    lies: bool
+
+
+def _shape(p: ConvProblem, dtype: str, path: cpu.Cpu) -> _Shape:
+    """Channels are read where they lie if they are whole vectors of pixels so short that those of a block are near.
+
+    Rows are as many as the registers hold, or two thirds of that where fewer then are of no filter; of pairs, with sums
+    enough for the latency of an instruction.
+    """
+    size, whole = itemsize(summed(dtype)), path.tile.vectors
+    lanes = path.lanes(size)
+    lies = dtype == summed(dtype) and p.c % lanes == 0 and p.c * size <= NEAR
+    vectors = 1 if lies and p.c % (whole * lanes) else whole
+    most = path.tile.rows * whole // vectors
+    rows = min((most, most * 2 // 3), key=lambda rows: -(-p.oc // rows) * (rows + BESIDE))
+    return _Shape(LANES // whole if in_pairs(dtype, path) else rows, vectors, vectors * lanes, lies)
 
 
 def _channels(p: ConvProblem, wide: int) -> int:
@@ -253,9 +274,9 @@ def _channels(p: ConvProblem, wide: int) -> int:
 def _cut(p: ConvProblem, dtype: str, path: cpu.Cpu) -> tuple[int, int, int]:
     """In how many blocks pixels are summed, of how many shares the sums are, and pixels of a block: bits follow from
     these."""
-    rows, made, total = _rows(p.oc, dtype, path), summed(dtype), p.n * p.pixels_out
+    of, made, total = _shape(p, dtype, path), summed(dtype), p.n * p.pixels_out
     grain = 2 if in_pairs(dtype, path) else 1
-    filters, parts = -(-p.oc // rows) * rows, -(-p.c // _channels(p, width(made, path)))
+    filters, parts = -(-p.oc // of.rows) * of.rows, -(-p.c // _channels(p, of.wide))
     blocks = -(-total // max(64, min(PIXELS, FILTERS // (filters * itemsize(made)))))
     pixels = -(-total // (blocks * grain)) * grain
     blocks = blocks if grain == 1 else -(-total // pixels)
@@ -264,24 +285,25 @@ def _cut(p: ConvProblem, dtype: str, path: cpu.Cpu) -> tuple[int, int, int]:
 
 def calls(p: ConvProblem, dtype: str, path: cpu.Cpu, *, biased: bool) -> list[Call]:
     """dw [groups * oc, c, *taps] (output 0) and, when `biased`, db (1) of the convolution `p` from x (input 0) and dy (1)."""
-    made = summed(dtype)
-    wide, rows = width(made, path), _rows(p.oc, dtype, path)
+    made, of = summed(dtype), _shape(p, dtype, path)
+    wide, rows = of.wide, of.rows
     filters, panels, total = -(-p.oc // rows) * rows, -(-p.c // wide), p.n * p.pixels_out
     blocks, shares, pixels = _cut(p, dtype, path.yardstick)
     channels = _channels(p, wide)
     parts = -(-p.c // channels)
-    shared = path.tile.vectors if p.c * path.tile.vectors <= wide else 1
+    shared = of.vectors if p.c * of.vectors <= wide else 1
     block = p.groups * panels * -(-p.taps // shared) * filters * wide
     biases = p.groups * p.oc
     dw = Work("weights", (shares * block,), made)
     db: Any = dw if not biased else Work("bias", (shares * biases,), made) if shares > 1 else Out(1, (biases,))
     args = (In(0, (p.elements_in,)), In(1, (total * biases,)), dw, db, p.indirection,
             Work("table", ((1 + p.taps) * pixels,), "i8"), Work("packed", (filters * pixels + LANES,), made),
-            Work("strip", (wide * pixels,), made), Work("spare", (p.c + 2 * p.oc,), made),
+            Work("strip", (1 if of.lies else wide * pixels,), made), Work("spare", (p.c + 2 * p.oc,), made),
             GradientSizes(p.c, p.oc, p.groups, p.taps, shares, blocks, pixels, channels, shared, int(biased)))
     last = (dw, Out(0, (p.weights,)), Work("turned", (p.taps * wide,), made),
             Panelled(shares, p.groups, p.c, p.oc, p.taps, filters, wide, shared))
-    done = [Call(_leaf(dtype, path, rows), args, parts * p.groups * shares, 1, p.flops / speed(made, path)),
+    leaf = _leaf(dtype, path, rows, of.vectors, of.lies)
+    done = [Call(leaf, args, parts * p.groups * shares, 1, p.flops / speed(made, path)),
             Call(_unpanel(made, path), last, p.groups * -(-p.oc // TOGETHER), 1, p.weights * shares * 0.5)]
     if biased and shares > 1:
         done.append(Call(add_shares[made], (Work("bias", (shares, biases), made), Out(1, (biases,))), biases, 1024, shares * biases * 0.1))
