@@ -13,7 +13,7 @@ from peers import needs, torch_has_avx512
 from tileflow.graph import TensorType, type_of
 from tileflow.host.form import Blockwise, HostForm, HostOp, blockwise, calls, channels_last
 from tileflow.host.hosted import Hosted, hosted
-from tileflow.kernels.conv import depthwise
+from tileflow.kernels.conv import depthwise, weights
 from tileflow.kernels.elementwise.expr import Var, maximum
 from tileflow.kernels.isa import cpu
 from tileflow.kernels.machine.call import Call
@@ -47,10 +47,12 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
                                               dict(group=40, strides=(2, 2), dilations=(2, 1), pads=(1, 1, 1, 1))),
     "depthwise lines, seven taps": ((1, 70, 6, 13), (70, 1, 2, 7), dict(group=70, pads=(0, 3, 1, 5))),
     "two filters to a channel": ((2, 5, 6, 7), (10, 1, 3, 3), dict(group=5, pads=(1, 1, 1, 1))),
+    "whole vectors of channels": ((2, 16, 9, 11), (20, 16, 3, 3), dict(pads=(1, 1, 1, 1), strides=(2, 1))),
+    "whole vectors in groups": ((2, 96, 5, 6), (28, 48, 3, 2), dict(group=2, pads=(1, 0, 1, 1))),
     "no image": ((0, 5, 6, 6), (5, 5, 3, 3), {}),
 }
 """Shapes are planar, as ONNX has them."""
-EVERYWHERE = ("primes", "strides", "depthwise, stride 2", "depthwise lines, stride 2")
+EVERYWHERE = ("primes", "strides", "whole vectors of channels", "depthwise, stride 2", "depthwise lines, stride 2")
 """Cases that every path runs."""
 OFTEN = (*EVERYWHERE, "two filters to a channel", "no image")
 
@@ -96,6 +98,19 @@ def test_lines_have_the_bits_of_single_outputs(name: str, monkeypatch: pytest.Mo
     monkeypatch.setattr(depthwise, "ALONG", {})
     np.testing.assert_array_equal(run_kernel(forward, x, w, bias)[0], y)
     np.testing.assert_array_equal(run_kernel(over_input, g, w)[0], dx)
+
+
+@pytest.mark.parametrize("c", [32, 64, 160])
+def test_weight_gradients_are_the_same_gathered_or_read_where_they_lie(c: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And whatever the rows of a register block: the sums of one weight go over the pixels in one order."""
+    shape = (3, c, 13, 17)
+    _, _, over_weights = forms(Conv(pads=(1, 1, 1, 1)), shape, (33, c, 3, 3))
+    x, g = last(normal(*shape)), last(normal(3, 33, 13, 17, seed=1))
+    wanted = run_kernel(over_weights, x, g, workers=3)
+    for name, value in (("NEAR", 0), ("BESIDE", 100)):
+        monkeypatch.setattr(weights, name, value)
+        for got, want in zip(run_kernel(over_weights, x, g), wanted, strict=True):
+            np.testing.assert_array_equal(got, want)
 
 
 @pytest.mark.parametrize("name", ["primes", "strides", "volume", "depthwise, stride 2"])

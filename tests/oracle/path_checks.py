@@ -247,6 +247,16 @@ def test_pointwise_weight_gradients(path: cpu.Cpu) -> None:
         check_kernel(op, normal(2, c, 7, 9), normal(2, filters, 7, 9, seed=1), rtol=1e-4, atol=1e-4)
 
 
+def test_weight_gradients_of_whole_vectors(path: cpu.Cpu) -> None:
+    """Channels of one vector and of a panel, which are read where they lie, and filters that leave some of a block."""
+    for c, filters, attributes in ((path.lanes(4), 17, dict(strides=(2, 1))), (2 * path.lanes(4), 8, dict(group=1))):
+        given: dict[str, Any] = dict(pads=(1, 1, 1, 1), **attributes)
+        forward, _, over_weights = forms(OPERATORS["Conv"](**given), (2, c, 7, 9), (filters, c, 3, 3))
+        x = turned(normal(2, c, 7, 9))
+        y, = run_kernel(forward, x, normal(filters, c, 3, 3), workers=2)
+        check_kernel(over_weights, x, y, rtol=1e-4, atol=1e-3)
+
+
 def test_convolutions_by_winograd(path: cpu.Cpu) -> None:
     """Forward and by the input, channels last, of sides that are no multiple of its tiles."""
     x, w = normal(2, 37, 15, 17), normal(45, 37, 3, 3, seed=1)
