@@ -219,7 +219,7 @@ def _over_pixels(dtype: str, path: cpu.Cpu, rows: int, vectors: int, where: bool
 
 @functools.cache
 def over_pixels(dtype: str, path: cpu.Cpu, rows: int, vectors: int, where: bool = False) -> Any:
-    """The function `over_pixels(pixels, a, b, shift, c, accumulate, ahead)`, the register kernel of the weight gradient.
+    """The function `over_pixels(pixels, a, b, shift, c, accumulate, ahead)`, the register kernel of weight gradients.
 
     C[i, j] (+)= the sum over pixels p of A[p, i] * B[p, j], for i < rows, j < those of `vectors`. All three are
     contiguous, but with `where` the address of row p of B is the word at b + 8 * p, plus `shift`. Of "b2", p counts
