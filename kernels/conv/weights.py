@@ -147,8 +147,8 @@ def _leaf(dtype: str, path: cpu.Cpu, rows: int, vectors: int, lies: bool) -> Lea
         c, oc, groups, taps, shares, pixels = s.c, s.oc, s.groups, s.taps, s.shares, s.pixels
         parts, filters = (c + s.channels - 1) // s.channels, (oc + rows - 1) // rows * rows
         panels, sets, total = (c + wide - 1) // wide, (taps + s.shared - 1) // s.shared, g.shape[0] // (groups * oc)
-        zero, row = address_of(spare), groups * oc * given
-        whole = x.shape[0] * given if groups == 1 and parts <= 2 else 0             # else most of it were for others
+        zero, row = address_of(spare), oc * given if groups == 1 else 0               # else most is of other groups
+        whole = x.shape[0] * given if groups == 1 and parts <= 2 else 0             # likewise of other channels
         for i in range(c):
             spare[i] = 0
         for unit in range(lo, hi):
