@@ -27,6 +27,10 @@ class Block:
     rows: int
     vectors: int
 
+    def wide(self, dtype: str, path: cpu.Cpu) -> int:
+        """Columns, where elements of this type are summed."""
+        return self.vectors * path.lanes(itemsize(summed(dtype)))
+
 
 def block(dtype: str, path: cpu.Cpu, used: int) -> Block:
     """The block for `used` columns in all: of pairs, one vector where that holds them."""
@@ -37,7 +41,7 @@ def block(dtype: str, path: cpu.Cpu, used: int) -> Block:
 
 def width(dtype: str, path: cpu.Cpu, used: int = 1 << 30) -> int:
     """Output channels of the register block for `used` of them, which is the width of a panel of weights."""
-    return block(dtype, path, used).vectors * path.lanes(itemsize(summed(dtype)))
+    return block(dtype, path, used).wide(dtype, path)
 
 
 def _terms(dtype: str) -> tuple[str, Callable[[Emitter, Any, Any, Any], Any]]:
@@ -218,7 +222,7 @@ def _over_pixels(dtype: str, path: cpu.Cpu, rows: int, vectors: int, where: bool
 
 
 @functools.cache
-def over_pixels(dtype: str, path: cpu.Cpu, rows: int, vectors: int, where: bool = False) -> Any:
+def over_pixels(dtype: str, path: cpu.Cpu, rows: int, vectors: int, where: bool) -> Any:
     """The function `over_pixels(pixels, a, b, shift, c, accumulate, ahead)`, the register kernel of weight gradients.
 
     C[i, j] (+)= the sum over pixels p of A[p, i] * B[p, j], for i < rows, j < those of `vectors`. All three are

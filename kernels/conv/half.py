@@ -76,7 +76,7 @@ def _as_they_lie() -> Any:
 @functools.cache
 def _leaf(dtype: str, path: cpu.Cpu, of: Block, pairs: bool) -> Leaf:
     term, size = (dtype, 2) if pairs else ("f4", 4)
-    rows, wide, multiply = of.rows, of.vectors * path.lanes(4), brgemm_rows(term, path, of.rows, of.vectors)
+    rows, wide, multiply = of.rows, of.wide(dtype, path), brgemm_rows(term, path, of.rows, of.vectors)
     outside, meet = _as_they_lie() if pairs else _widened(dtype, path)
     widen, narrow, finish = widen_rows(dtype), narrow_rows(dtype), finisher()
 
@@ -159,7 +159,7 @@ def calls(p: ConvProblem, dtype: str, path: cpu.Cpu, *, biased: bool = False, ep
     pairs = in_pairs(p, dtype, path)
     of, size = block(dtype if pairs else "f4", path, p.oc), 2 if pairs else 4
     laid = None if packed else panels(p, dtype, path)
-    rows, wide = of.rows, of.vectors * path.lanes(4)
+    rows, wide = of.rows, of.wide(dtype, path)
     tiles = -(-p.oc // wide)
     weights = In(1, (p.groups * tiles * wide * p.c * p.taps * size // 4,)) if laid is None else laid.work("f4")
     (pixels, part), (taps_deep, deep) = unit_of_range(p, size, rows, tiles), sums_at_a_time(p)

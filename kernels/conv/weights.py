@@ -22,7 +22,7 @@ from ..isa.vector import itemsize
 from ..machine.call import Call, In, Out, Work
 from ..machine.leaf import Leaf, Numbers
 from ..machine.places import address_of
-from .brgemm import over_pixels
+from .brgemm import Block, over_pixels
 from .direct import filled
 from .gather import gather_channels, gather_columns
 from .indirection import fill_table
@@ -32,7 +32,8 @@ from .problem import UNITS, ConvProblem, speed
 
 PIXELS = 256              # pixels that are summed in registers at a time, about
 FILTERS = 192 * 1024      # bytes of a packed block of dy, about
-ROWS, MORE = 144, 400     # products (taps times channels) for which a unit packs dy at least, about; of many pixels
+ROWS, MORE = 144, 400     # products (taps times channels) for which a unit packs dy at least; MORE of many pixels
+MANY = 3                  # pixels to each of all products, from which on they are many
 RATE = 1.35               # speed as a part of `speed`: ResNet's shapes on one AVX2 core
 NEAR = 1024               # bytes of a pixel that is read where it lies, at most
 BESIDE = 0.16             # what a register block of filters takes beside them, in filters
@@ -135,10 +136,11 @@ def _pair_packer(path: cpu.Cpu, rows: int) -> Any:
 
 
 @functools.cache
-def _leaf(dtype: str, path: cpu.Cpu, rows: int, vectors: int, lies: bool) -> Leaf:
+def _leaf(dtype: str, path: cpu.Cpu, of: _Block) -> Leaf:
+    rows, vectors, lies = of.rows, of.vectors, of.lies
     given, made, pairs = itemsize(dtype), summed(dtype), in_pairs(dtype, path)
     size, add_rows, grain = itemsize(made), sum_rows(dtype, path), 2 if pairs else 1
-    wide = vectors * path.lanes(size)
+    wide = of.wide(dtype, path)
     multiply = over_pixels(dtype if pairs else made, path, rows, vectors, lies)
     pack = _pair_packer(path, rows) if pairs else _packer(dtype, path, rows)
     spread = gather_channels(dtype, path, pairs)
@@ -233,22 +235,19 @@ def serves(p: ConvProblem, dtype: str, path: cpu.Cpu) -> bool:
 
 def cost(p: ConvProblem, dtype: str, path: cpu.Cpu) -> float:
     """Estimated nanoseconds on one core, from measured rates."""
-    wide, rate = _shape(p, dtype, path).wide, speed(dtype if in_pairs(dtype, path) else summed(dtype), path)
+    wide = _block(p, dtype, path).wide(dtype, path)
+    rate = speed(dtype if in_pairs(dtype, path) else summed(dtype), path)
     return p.flops / (rate * RATE * filled(p.c, p.oc, wide, wide))
 
 
 @dataclass(frozen=True)
-class _Shape:
-    """Of a register block: rows of filters, vectors of channels, which are so many (`wide`), and whether these are read
-    where they lie."""
+class _Block(Block):
+    """Of filters by channels. lies: channels are read where they lie."""
 
-    rows: int
-    vectors: int
-    wide: int
     lies: bool
 
 
-def _shape(p: ConvProblem, dtype: str, path: cpu.Cpu) -> _Shape:
+def _block(p: ConvProblem, dtype: str, path: cpu.Cpu) -> _Block:
     """Channels are read where they lie if they are whole vectors of pixels so short that those of a block are near.
 
     Rows are as many as the registers hold, or two thirds of that where fewer then are of no filter; of pairs, with sums
@@ -260,23 +259,23 @@ def _shape(p: ConvProblem, dtype: str, path: cpu.Cpu) -> _Shape:
     vectors = 1 if lies and p.c % (whole * lanes) else whole
     most = path.tile.rows * whole // vectors
     rows = min((most, most * 2 // 3), key=lambda rows: -(-p.oc // rows) * (rows + BESIDE))
-    return _Shape(LANES // whole if in_pairs(dtype, path) else rows, vectors, vectors * lanes, lies)
+    return _Block(LANES // whole if in_pairs(dtype, path) else rows, vectors, lies)
 
 
 def _channels(p: ConvProblem, wide: int) -> int:
     """Channels of a unit, whole panels of `wide` each: the more, the seldomer dy is packed, and the more shares of the
     weights there are to be summed, which counts where pixels are few beside weights of a filter."""
     panels = -(-p.c // wide)
-    rows = MORE if p.n * p.pixels_out >= 3 * p.c * p.taps else ROWS
+    rows = MORE if p.n * p.pixels_out >= MANY * p.c * p.taps else ROWS
     return max(-(-panels // UNITS), min(panels, -(-rows // (p.taps * wide)))) * wide
 
 
 def _cut(p: ConvProblem, dtype: str, path: cpu.Cpu) -> tuple[int, int, int]:
     """In how many blocks pixels are summed, of how many shares the sums are, and pixels of a block: bits follow from
     these."""
-    of, made, total = _shape(p, dtype, path), summed(dtype), p.n * p.pixels_out
+    of, made, total = _block(p, dtype, path), summed(dtype), p.n * p.pixels_out
     grain = 2 if in_pairs(dtype, path) else 1
-    filters, parts = -(-p.oc // of.rows) * of.rows, -(-p.c // _channels(p, of.wide))
+    filters, parts = -(-p.oc // of.rows) * of.rows, -(-p.c // _channels(p, of.wide(dtype, path)))
     blocks = -(-total // max(64, min(PIXELS, FILTERS // (filters * itemsize(made)))))
     pixels = -(-total // (blocks * grain)) * grain
     blocks = blocks if grain == 1 else -(-total // pixels)
@@ -285,8 +284,8 @@ def _cut(p: ConvProblem, dtype: str, path: cpu.Cpu) -> tuple[int, int, int]:
 
 def calls(p: ConvProblem, dtype: str, path: cpu.Cpu, *, biased: bool) -> list[Call]:
     """dw [groups * oc, c, *taps] (output 0) and, when `biased`, db (1) of the convolution `p` from x (input 0) and dy (1)."""
-    made, of = summed(dtype), _shape(p, dtype, path)
-    wide, rows = of.wide, of.rows
+    made, of = summed(dtype), _block(p, dtype, path)
+    wide, rows = of.wide(dtype, path), of.rows
     filters, panels, total = -(-p.oc // rows) * rows, -(-p.c // wide), p.n * p.pixels_out
     blocks, shares, pixels = _cut(p, dtype, path.yardstick)
     channels = _channels(p, wide)
@@ -302,7 +301,7 @@ def calls(p: ConvProblem, dtype: str, path: cpu.Cpu, *, biased: bool) -> list[Ca
             GradientSizes(p.c, p.oc, p.groups, p.taps, shares, blocks, pixels, channels, shared, int(biased)))
     last = (dw, Out(0, (p.weights,)), Work("turned", (p.taps * wide,), made),
             Panelled(shares, p.groups, p.c, p.oc, p.taps, filters, wide, shared))
-    leaf = _leaf(dtype, path, rows, of.vectors, of.lies)
+    leaf = _leaf(dtype, path, of)
     done = [Call(leaf, args, parts * p.groups * shares, 1, p.flops / speed(made, path)),
             Call(_unpanel(made, path), last, p.groups * -(-p.oc // TOGETHER), 1, p.weights * shares * 0.5)]
     if biased and shares > 1:

@@ -102,8 +102,8 @@ def run(command: Sequence[str], count: int, hosts: Sequence[str], pin: bool = Tr
     shown = threading.Thread(target=_shown, args=(child, watch), daemon=True)
     shown.start()
 
-    def ask(_number: int, again: bool) -> None:
-        if again:
+    def ask(number: int) -> None:
+        if number == signal.SIGKILL:
             _kill(child)
         else:
             watch.stop()

@@ -61,17 +61,13 @@ def run(command: Sequence[str], count: int, threads: int | None = None, pin: boo
             with pinning.pinned(cpus[rank] if cpus else None):
                 children.append(_started(command, folder, rank, count, threads))
 
-        asked: list[int] = []
-
-        def ask(number: int, again: bool) -> None:
-            if number == signal.SIGINT and not again and _from_keyboard():
-                asked.append(number)
+        def ask(number: int) -> None:
+            if number == signal.SIGINT and _from_keyboard():
                 return                                      # a terminal has told the processes as well
-            asked.append(signal.SIGKILL if again else number)
             for child in children:
                 if child.poll() is None:
-                    child.send_signal(asked[-1])
-        with passed_on(ask):
+                    child.send_signal(number)
+        with passed_on(ask) as asked:
             return _watched(children, control, folder, asked)
     except OSError as error:
         raise OptionError(f"The processes cannot be started: {error}.") from None
@@ -95,17 +91,17 @@ def _started(command: Sequence[str], folder: Path, rank: int, count: int,
 
 
 @contextmanager
-def passed_on(ask: Callable[[int, bool], None]) -> Iterator[None]:
-    """Ctrl-C and SIGTERM go on to the processes, which agree on where they end: `ask(number, False)`; a second one ends
-    all: `ask(number, True)`."""
+def passed_on(ask: Callable[[int], None]) -> Iterator[list[int]]:
+    """Ctrl-C and SIGTERM go on to the processes, which agree on where they end: `ask(number)`; a second one ends all:
+    `ask(SIGKILL)`. Gives a list of these numbers, which they join."""
     asked: list[int] = []
 
     def on_signal(number: int, _frame: Any) -> None:
-        asked.append(number)
-        ask(number, len(asked) > 1)
+        asked.append(signal.SIGKILL if asked else number)
+        ask(asked[-1])
     before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        yield asked
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

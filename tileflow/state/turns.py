@@ -85,20 +85,13 @@ class Turn:
         return self._in_turn(False, work, args, kwargs)
 
     def _in_turn(self, calling: bool, work: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
-        """`work(...)`, which is a call where `calling`. The usual way stands here as a whole, since each function on it
-        is a part of what the call of a small model takes."""
-        me = get_ident()
-        if self._holder == me:
+        """`work(...)`, which is a call where `calling`. Few functions deep, since each is a part of what the call of a
+        small model takes."""
+        if self._holder == get_ident():
             return self._marked(calling or self._calling, work, args, kwargs)
         if not _thread.holds:
             with self._lock:
-                if self._torn:
-                    self._refuse_torn()
-                try:                                                 # whatever a signal interrupts, the marks are taken back
-                    self._holder, _thread.holds, self._calling = me, 1, calling
-                    return work(*args, **kwargs)
-                finally:
-                    self._holder, _thread.holds, self._calling = None, 0, False
+                return self._marked(calling, work, args, kwargs)
         if not self._lock.acquire(blocking=False):
             raise TileflowError("A model is called from a function that a call of another network calls back, while another thread uses it; "
                                 "waiting here could last for ever: call it when that call has returned.")
@@ -109,18 +102,15 @@ class Turn:
 
     def _marked(self, calling: bool, work: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
         if self._torn:
-            self._refuse_torn()
+            raise TileflowError("This process was forked while another thread was in a call of this model, so its memory is half way through "
+                                "that call here: load the model anew in the new process (tileflow.load gives one with weights of its own), or "
+                                "fork before the threads start.")
         before = self._holder, _thread.holds, self._calling
-        try:
+        try:                                                         # whatever a signal interrupts, the marks are taken back
             self._holder, _thread.holds, self._calling = get_ident(), before[1] + 1, calling
             return work(*args, **kwargs)
         finally:
             self._holder, _thread.holds, self._calling = before
-
-    def _refuse_torn(self) -> None:
-        raise TileflowError("This process was forked while another thread was in a call of this model, so its memory is half way through "
-                            "that call here: load the model anew in the new process (tileflow.load gives one with weights of its own), or "
-                            "fork before the threads start.")
 
     def _refuse_within(self) -> None:
         if self._holder == get_ident():
